@@ -1,0 +1,49 @@
+# Every target makes the virtualenv if it is not there. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test chaos lint format bench docs clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTHON ?=
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make the virtualenv, with every extra
+
+$(READY): pyproject.toml constraints.txt scripts/setup
+	@echo "Setting up $(VENV) (once; it takes a minute or two) ..."
+	@scripts/setup $(VENV) $(PYTHON)
+	@touch $@
+
+demo: $(READY) ## run Penstock end to end on this machine
+	@$(BIN)/penstock demo
+
+test: $(READY) ## run all tests
+	@scripts/check-java
+	@$(BIN)/python -m pytest -m "not chaos"
+
+chaos: $(READY) ## run the long forms of the proofs too
+	@scripts/check-java
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(READY) ## let ruff format the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY) ## measure, side by side with peers
+	@$(BIN)/python -m bench
+
+docs: $(READY) ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html"
+
+clean: ## remove the virtualenv and everything that was built
+	rm -rf $(VENV) .cache build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,153 @@
+"""Every exception Penstock raises, in one tree.
+
+```text
+PenstockError
+├── InvalidInput                 a value that cannot be right; also a ValueError
+│   └── PartitionOutOfRange      a metadata partition the log does not have
+├── Closed                       used after close()
+├── BackpressureTimeout          no room in time, nothing was taken; also a TimeoutError
+├── StorageError                 the object store did not do what was asked
+│   ├── NotFound                 there is no such object
+│   ├── AlreadyExists            put_if_absent met an object
+│   ├── Conflict                 a lost compare-and-set
+│   └── OutcomeUnknown           it may have happened, and may still happen late
+├── CorruptData                  bytes that are not what their format says
+│   └── CorruptEvent             a key or a value of a durable queue that cannot be read
+├── Fenced                       a newer consumer has taken over
+├── OutOfOrderAck                an ack that would step over an entry
+├── IdOverflow                   a queue has used its last event id
+├── UnknownEvent                 an event id that is not on disk
+├── EngineError                  a block stopped, and nothing of it was committed
+│   ├── ReceiveFailed            in the receiver
+│   ├── ParseFailed              in parsing, with FAIL_BATCH
+│   ├── ProcessFailed            in the process function
+│   ├── DeadLettersUnrouted      dead letters, and no route for them
+│   ├── DeadLetterRouteFailed    in the dead letters' route
+│   ├── SinkFailed               in the sink
+│   └── CommitFailed             in the commit
+├── NotReady                     a view that has not caught up yet; try again
+└── InvalidTransition            a state that may not follow the one before
+```
+
+After `Conflict`, `AlreadyExists` or `OutcomeUnknown` a caller re-reads and decides by evidence that nobody else
+could have written: a lost compare-and-set may be one's own earlier try.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root of the tree: `except PenstockError` catches whatever Penstock raises."""
+
+
+class InvalidInput(PenstockError, ValueError):
+    """A value that cannot be right. The message names the field, the value and what is allowed."""
+
+
+class PartitionOutOfRange(InvalidInput):
+    """A metadata partition that the log does not have.
+
+    >>> str(PartitionOutOfRange(7, 4))
+    'partition 7 is out of range: the log has 4 partitions, 0 to 3'
+    """
+
+    def __init__(self, partition: int, count: int) -> None:
+        super().__init__(partition, count)
+        self.partition = partition
+        self.count = count
+
+    def __str__(self) -> str:
+        noun = "partition" if self.count == 1 else "partitions"
+        return f"partition {self.partition} is out of range: the log has {self.count} {noun}, 0 to {self.count - 1}"
+
+
+class Closed(PenstockError):
+    """Something was used after its `close()`."""
+
+
+class BackpressureTimeout(PenstockError, TimeoutError):
+    """There was no room within the timeout, and nothing was taken."""
+
+
+class StorageError(PenstockError):
+    """The object store did not do what was asked."""
+
+
+class NotFound(StorageError):
+    """There is no object at that path."""
+
+
+class AlreadyExists(StorageError):
+    """`put_if_absent` met an object: somebody's, possibly one's own earlier try."""
+
+
+class Conflict(StorageError):
+    """A lost compare-and-set: the object is not at that version any more, possibly by one's own earlier try."""
+
+
+class OutcomeUnknown(StorageError):
+    """A write that may have happened, and may still happen late. Re-read, and decide by evidence."""
+
+
+class CorruptData(PenstockError):
+    """Bytes that are not what their format says."""
+
+
+class CorruptEvent(CorruptData):
+    """A key or a value in a durable queue that cannot be read."""
+
+
+class Fenced(PenstockError):
+    """A newer consumer has taken over; this one may not go on."""
+
+
+class OutOfOrderAck(PenstockError):
+    """An ack that would step over an entry, or repeat one."""
+
+
+class IdOverflow(PenstockError):
+    """A queue has used its last event id."""
+
+
+class UnknownEvent(PenstockError):
+    """An event id that is not on disk."""
+
+
+class EngineError(PenstockError):
+    """A block of work stopped, and nothing of it was committed. The cause is chained to it."""
+
+
+class ReceiveFailed(EngineError):
+    """The receiver failed."""
+
+
+class ParseFailed(EngineError):
+    """A record could not be parsed, and the configuration says that this fails the block."""
+
+
+class ProcessFailed(EngineError):
+    """The process function failed."""
+
+
+class DeadLettersUnrouted(EngineError):
+    """There were dead letters, and no route for them."""
+
+
+class DeadLetterRouteFailed(EngineError):
+    """The dead letters' route failed."""
+
+
+class SinkFailed(EngineError):
+    """The sink failed."""
+
+
+class CommitFailed(EngineError):
+    """The commit failed."""
+
+
+class NotReady(PenstockError):
+    """A view that has not caught up yet. Trying again later may succeed."""
+
+
+class InvalidTransition(PenstockError):
+    """A state that may not follow the one before it."""

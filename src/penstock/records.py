@@ -1,0 +1,203 @@
+"""`Record`, and its Arrow schema: the shape every event has, as an object and in columns.
+
+Batches travel as Arrow record batches. Of the four columns only `value` is always there; `key`, `headers` and
+`timestamp` are there only where some record has one, so a batch of plain payloads costs nothing more.
+
+May import: `errors`, `metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+
+from penstock.errors import CorruptData, InvalidInput
+
+Headers: TypeAlias = tuple[tuple[str, bytes], ...]
+Entry: TypeAlias = "bytes | Record"
+
+HEADERS_TYPE = pa.list_(pa.field("item", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("value", pa.binary()),
+        pa.field("key", pa.binary()),
+        pa.field("headers", HEADERS_TYPE),
+        pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
+    ]
+)
+"""The columns a batch of records can have, in the order they come in. The last three are optional."""
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event: a payload, and what its sender said about it.
+
+    `headers` are `(str, bytes)` pairs whose order and repeats are kept; `timestamp_ms` is in milliseconds since
+    1970. Raises `InvalidInput` for a field of another type.
+
+    >>> Record(b"hello", key=b"greeting", headers=[("lang", b"en")]).headers
+    (('lang', b'en'),)
+    """
+
+    value: bytes
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] | None = None
+    timestamp_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", _as_bytes("value", self.value))
+        if self.key is not None:
+            object.__setattr__(self, "key", _as_bytes("key", self.key))
+        if self.headers is not None:
+            object.__setattr__(self, "headers", _as_headers(self.headers))
+        if self.timestamp_ms is not None:
+            _check_timestamp(self.timestamp_ms)
+
+
+def records_to_arrow(entries: Iterable[Entry]) -> pa.RecordBatch:
+    """Put entries, payloads or records in any mixture, into columns.
+
+    A column other than `value` is made only where some record has it. Raises `InvalidInput` for an entry of
+    another type, and for a column that would pass Arrow's 2 GiB.
+
+    >>> records_to_arrow([b"a", Record(b"b", key=b"k")]).to_pydict()
+    {'value': [b'a', b'b'], 'key': [None, b'k']}
+    """
+    entries = entries if isinstance(entries, list) else list(entries)
+    if all(type(entry) is bytes for entry in entries):
+        return values_to_arrow(cast("list[bytes]", entries))
+    records = [entry if isinstance(entry, Record) else Record(entry) for entry in entries]
+    columns: dict[str, Sequence[object]] = {"value": [record.value for record in records]}
+    if any(record.key is not None for record in records):
+        columns["key"] = [record.key for record in records]
+    if any(record.headers is not None for record in records):
+        columns["headers"] = [_header_structs(record.headers) for record in records]
+    if any(record.timestamp_ms is not None for record in records):
+        columns["timestamp"] = [record.timestamp_ms for record in records]
+    fields = [RECORD_SCHEMA.field(name) for name in columns]
+    arrays = [_column(field, values) for field, values in zip(fields, columns.values(), strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def values_to_arrow(values: Sequence[bytes]) -> pa.RecordBatch:
+    """Put payloads into the one column `value`, without an object for each.
+
+    >>> values_to_arrow([b"a", b""]).num_rows
+    2
+    """
+    field = RECORD_SCHEMA.field("value")
+    return pa.RecordBatch.from_arrays([_column(field, values)], schema=pa.schema([field]))
+
+
+def records_from_arrow(batch: pa.RecordBatch) -> list[Record]:
+    """Make a `Record` of each row; only for a caller that asked for objects.
+
+    Raises `CorruptData` where the columns are not those of `RECORD_SCHEMA`.
+
+    >>> records_from_arrow(records_to_arrow([Record(b"x", timestamp_ms=5)]))
+    [Record(value=b'x', key=None, headers=None, timestamp_ms=5)]
+    """
+    check_record_columns(batch.schema)
+    rows = batch.num_rows
+    values = cast("list[bytes]", batch.column("value").to_pylist())
+    keys = _optional(batch, "key")
+    headers = _optional(batch, "headers")
+    times = _optional(batch, "timestamp")
+    if keys is None and headers is None and times is None:
+        return [_record(value, None, None, None) for value in values]
+    nothing: list[object] = [None] * rows
+    return [
+        _record(value, key, _header_pairs(pairs), at)
+        for value, key, pairs, at in zip(values, keys or nothing, headers or nothing, times or nothing, strict=True)
+    ]
+
+
+def check_record_columns(schema: pa.Schema) -> None:
+    """Raise `CorruptData` unless the columns are `value` and any of the other three, each once, with its type."""
+    if "value" not in schema.names:
+        raise CorruptData(f"the column 'value' is missing; there are {schema.names}")
+    if len(set(schema.names)) != len(schema.names):
+        raise CorruptData(f"a column is there twice: {schema.names}")
+    for field in schema:
+        if field.name not in RECORD_SCHEMA.names:
+            raise CorruptData(f"the column {field.name!r} is not one of {RECORD_SCHEMA.names}")
+        expected = RECORD_SCHEMA.field(field.name).type
+        if field.type != expected:
+            raise CorruptData(f"the column {field.name!r} has the type {field.type}, not {expected}")
+
+
+def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:
+    try:
+        array = pa.array(values, type=field.type)
+    except (pa.ArrowTypeError, pa.ArrowInvalid, TypeError) as error:
+        raise InvalidInput(f"the column {field.name!r} takes {field.type}: {error}") from error
+    if isinstance(array, pa.ChunkedArray):
+        raise InvalidInput(f"the column {field.name!r} would pass 2 GiB in one batch; give fewer records at a time")
+    if field.name == "value" and array.null_count:
+        raise InvalidInput(f"the column {field.name!r} takes {field.type}, and got None")
+    return cast("pa.Array[Any]", array)
+
+
+def _optional(batch: pa.RecordBatch, name: str) -> list[object] | None:
+    if name not in batch.schema.names:
+        return None
+    column = batch.column(name)
+    if name == "timestamp":
+        column = column.view(pa.int64())
+    return cast("list[object]", column.to_pylist())
+
+
+def _record(value: object, key: object, headers: object, timestamp_ms: object) -> Record:
+    # The columns' types were checked as a whole: checking each record again would cost more than reading it.
+    if value is None:
+        raise CorruptData("the column 'value' holds a null")
+    record = object.__new__(Record)
+    object.__setattr__(record, "value", value)
+    object.__setattr__(record, "key", key)
+    object.__setattr__(record, "headers", headers)
+    object.__setattr__(record, "timestamp_ms", timestamp_ms)
+    return record
+
+
+def _header_structs(headers: Sequence[tuple[str, bytes]] | None) -> list[dict[str, object]] | None:
+    return None if headers is None else [{"key": key, "value": value} for key, value in headers]
+
+
+def _header_pairs(structs: object) -> Headers | None:
+    if structs is None:
+        return None
+    pairs = cast("list[dict[str, object] | None]", structs)
+    if any(pair is None or pair["key"] is None or pair["value"] is None for pair in pairs):
+        raise CorruptData("the column 'headers' holds a pair without key or value")
+    return tuple((cast("str", pair["key"]), cast("bytes", pair["value"])) for pair in pairs if pair is not None)
+
+
+def _as_bytes(field: str, value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise InvalidInput(f"a record's {field} must be bytes, not {type(value).__name__}")
+
+
+def _as_headers(headers: object) -> Headers:
+    if isinstance(headers, list | tuple) and all(_is_pair(pair) for pair in headers):
+        return tuple((key, bytes(value)) for key, value in headers)
+    raise InvalidInput("a record's headers must be (str, bytes) pairs, for example [('trace', b'7f')]")
+
+
+def _is_pair(pair: object) -> bool:
+    if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+        return False
+    return isinstance(pair[1], bytes | bytearray | memoryview)
+
+
+def _check_timestamp(timestamp_ms: object) -> None:
+    if type(timestamp_ms) is not int or not _INT64_MIN <= timestamp_ms <= _INT64_MAX:
+        raise InvalidInput(f"a record's timestamp_ms must be milliseconds as a 64-bit int, not {timestamp_ms!r}")

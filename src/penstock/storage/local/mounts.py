@@ -1,0 +1,88 @@
+"""Which file system a directory lies on, and whether its locks and renames can be trusted."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from penstock.errors import InvalidInput
+
+_NETWORK = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fuse.blobfuse",
+        "fuse.blobfuse2",
+        "fuse.ceph",
+        "fuse.gcsfuse",
+        "fuse.glusterfs",
+        "fuse.goofys",
+        "fuse.juicefs",
+        "fuse.mount-s3",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "gfs",
+        "gfs2",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "pvfs2",
+        "smb2",
+        "smb3",
+        "smbfs",
+    ]
+)
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mount point and the type of file system on it."""
+
+    point: str
+    type: str
+
+
+def refuse_network(directory: str) -> None:
+    """Raise `InvalidInput` if the directory lies on a network file system, where that can be told."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+            mount = find_mount(directory, table.read())
+    except OSError:
+        return  # no such table on this system: it cannot be told
+    if mount and mount.type in _NETWORK:
+        raise InvalidInput(
+            f"{directory} is on a network file system ({mount.type}, mounted at {mount.point}), whose locks and "
+            "renames do not hold between hosts: use a local disk, or an object store (s3://, gs://, az://)"
+        )
+
+
+def find_mount(directory: str, table: str) -> Mount | None:
+    r"""Find the mount a directory lies on, in the text of `/proc/self/mountinfo`.
+
+    >>> find_mount("/data/events", "21 1 8:1 / / rw - ext4 /dev/sda rw\n30 21 0:5 / /data rw - nfs4 host:/x rw")
+    Mount(point='/data', type='nfs4')
+    """
+    best: Mount | None = None
+    inside = os.path.realpath(directory).rstrip("/") + "/"
+    for line in table.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split(" ")
+        if not separator or len(fields) < 5:
+            continue
+        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+        # Of two mounts on one point the later line is the one on top.
+        if inside.startswith(point.rstrip("/") + "/") and (best is None or len(point) >= len(best.point)):
+            best = Mount(point, after.split(" ")[0])
+    return best

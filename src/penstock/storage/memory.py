@@ -1,0 +1,161 @@
+"""Objects in this process's memory, shared by name. For tests, and for pipelines that need no durability."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from penstock import metrics
+from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound
+from penstock.storage.measuring import measured
+from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
+from penstock.storage.paths import check_path, check_paths, check_prefix, is_below
+
+
+@dataclass
+class _Space:
+    """What all the stores of one name share. Its versions never repeat."""
+
+    objects: dict[str, Object] = field(default_factory=dict)
+    versions: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_spaces: dict[str, _Space] = {}
+_spaces_lock = threading.Lock()
+_PROCESS = uuid.uuid4().hex  # a process id can come again; together with this it cannot
+
+
+def _this_process() -> str:
+    return f"{_PROCESS}-{os.getpid()}"
+
+
+class MemoryStore:
+    """A store in memory: `memory://name` is the same one everywhere in this process, and nowhere else.
+
+    >>> store = MemoryStore("example")
+    >>> version = store.put("greeting", b"hello")
+    >>> store.get("greeting").data
+    b'hello'
+    """
+
+    def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
+        if not name:
+            raise InvalidInput("a memory store needs a name, for example memory://events")
+        self._name = name
+        self._clock = clock
+        self._home = _this_process()
+        with _spaces_lock:
+            self._space = _spaces.setdefault(name, _Space())
+
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return f"memory://{self._name}"
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.url})"
+
+    def __reduce__(self) -> tuple[Callable[[str, str], MemoryStore], tuple[str, str]]:
+        return _unpickle, (self._name, self._home)
+
+    @measured
+    def get(self, path: str) -> Object:
+        """Read a whole object. Raises `NotFound` if there is none."""
+        return self._find(check_path(path))
+
+    @measured
+    def head(self, path: str) -> ObjectMeta:
+        """Describe an object. Raises `NotFound` if there is none."""
+        return _meta(path, self._find(check_path(path)))
+
+    @measured
+    def put(self, path: str, data: Data) -> str:
+        """Replace an object, and return its new version."""
+        return self._write(path, data, lambda _: None)
+
+    @measured
+    def put_if_absent(self, path: str, data: Data) -> str:
+        """Create an object, and return its version. Raises `AlreadyExists` if there is one."""
+
+        def check(current: str | None) -> None:
+            if current is not None:
+                raise AlreadyExists(f"there is an object {path!r} in {self.url} already")
+
+        return self._write(path, data, check)
+
+    @measured
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        """Replace the object that is at `version`. Raises `Conflict` if it is not any more, or is gone."""
+        as_version(version)
+
+        def check(current: str | None) -> None:
+            if current != version:
+                raise Conflict(f"the object {path!r} in {self.url} is not at version {version} any more")
+
+        return self._write(path, data, check)
+
+    @measured
+    def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """List every object below the prefix, as it is now."""
+        prefix = check_prefix(prefix)
+        with self._own_space().lock:
+            found = [_meta(path, found) for path, found in self._space.objects.items() if is_below(path, prefix)]
+        return iter(found)
+
+    @measured
+    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
+        """Delete objects; one result for each path."""
+        checked = check_paths(paths)
+        with self._own_space().lock:
+            for path in checked:
+                self._space.objects.pop(path, None)
+        return [DeleteResult(path) for path in checked]
+
+    def _find(self, path: str) -> Object:
+        with self._own_space().lock:
+            found = self._space.objects.get(path)
+        if found is None:
+            raise NotFound(f"there is no object {path!r} in {self.url}")
+        return found
+
+    def _write(self, path: str, data: Data, check: Callable[[str | None], None]) -> str:
+        check_path(path)
+        content = bytes(as_data(data))
+        space = self._own_space()
+        with space.lock:
+            current = space.objects.get(path)
+            check(current.version if current else None)
+            version = str(next(space.versions))
+            now = datetime.fromtimestamp(self._clock(), UTC)
+            space.objects[path] = Object(content, version, now)
+        metrics.storage_bytes_written.labels(self.url).inc(len(content))
+        return version
+
+    def _own_space(self) -> _Space:
+        if self._home != _this_process():
+            raise InvalidInput(_crossed(self._name))
+        return self._space
+
+
+def _meta(path: str, found: Object) -> ObjectMeta:
+    return ObjectMeta(path, len(found.data), found.last_modified, found.version)
+
+
+def _unpickle(name: str, home: str) -> MemoryStore:
+    if home != _this_process():
+        raise InvalidInput(_crossed(name))
+    return MemoryStore(name)
+
+
+def _crossed(name: str) -> str:
+    return (
+        f"memory://{name} lives in the process that made it and cannot be used in another; "
+        "use a directory (file:///...) or a bucket to share objects between processes"
+    )

@@ -1,0 +1,107 @@
+"""The contract of a store, and the values it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from penstock.errors import InvalidInput, StorageError
+
+Data: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """A whole object, with the version its data belongs to."""
+
+    data: bytes = field(repr=False)
+    version: str
+    last_modified: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What is known of an object without reading it."""
+
+    path: str
+    size: int
+    last_modified: datetime
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteResult:
+    """How the deletion of one path ended: `error` is None when the object is gone."""
+
+    path: str
+    error: StorageError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the object is gone."""
+        return self.error is None
+
+
+@runtime_checkable
+class ObjectStore(Protocol):
+    """One small interface to every place that keeps objects. Safe to share between threads, cheap to pickle.
+
+    A path is relative, made of segments between slashes; one that would leave the store is `InvalidInput`. A version
+    is opaque: compare it, hand it back, never read it. Every method raises `StorageError` when the store fails.
+
+    A conditional write that does not succeed raises `Conflict` or `AlreadyExists` (somebody's write was there first,
+    possibly one's own earlier try) or `OutcomeUnknown` (it may have happened, and may still happen late). Then
+    re-read, and decide by evidence that nobody else could have written: never by a number or by equal content.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without credentials."""
+        ...
+
+    def get(self, path: str) -> Object:
+        """Read a whole object. Raises `NotFound` if there is none."""
+        ...
+
+    def head(self, path: str) -> ObjectMeta:
+        """Say how large, how old and at which version an object is. Raises `NotFound` if there is none."""
+        ...
+
+    def put(self, path: str, data: Data) -> str:
+        """Replace an object atomically, and return its new version: readers see the old or the new one, whole."""
+        ...
+
+    def put_if_absent(self, path: str, data: Data) -> str:
+        """Create an object, and return its version. Raises `AlreadyExists` if there is one."""
+        ...
+
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        """Replace the object that is at `version`. Raises `Conflict` if it is not any more, or is gone."""
+        ...
+
+    def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """List every object below the prefix, by whole path segments, in no promised order."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
+        """Delete objects; one result for each path, in order. Deleting what is gone is a success."""
+        ...
+
+
+def as_data(data: object) -> bytes | memoryview:
+    """Accept what can be written as it is; raise `InvalidInput` for anything else."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        view = memoryview(data)
+        return view.cast("B") if view.contiguous else view.tobytes()
+    raise InvalidInput(f"data must be bytes, a bytearray or a memoryview, not {type(data).__name__}")
+
+
+def as_version(version: object) -> str:
+    """Accept a version that a store gave out; raise `InvalidInput` for anything else."""
+    if isinstance(version, str) and version:
+        return version
+    raise InvalidInput(f"version must be one that this store returned, not {version!r}")

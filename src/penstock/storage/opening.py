@@ -1,0 +1,102 @@
+"""`open_store`: from a URL to a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from penstock.errors import InvalidInput
+from penstock.storage.local import LocalStore
+from penstock.storage.memory import MemoryStore
+from penstock.storage.object_store import ObjectStore
+from penstock.storage.paths import check_prefix
+from penstock.storage.redaction import redact, secrets_of
+
+_CLOUDS = ("s3", "gs", "az")
+_SCHEMES = "memory://name, file:///dir (or a bare path), s3://bucket/prefix, gs://bucket/prefix, az://container/prefix"
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -> ObjectStore:
+    """Open the store at a URL; a store given as one is returned as it is.
+
+    `memory://name` is shared by name within the process; `file:///dir` or a bare path is the local disk, with the
+    option `sync` (default true); `s3://`, `gs://` and `az://` take `obstore`'s configuration as options (`endpoint`,
+    `region`, `allow_http`, ...) or from the environment, and `max_retries` and `retry_timeout` (seconds).
+
+    Raises `InvalidInput` for a URL or an option that it does not know. Options travel with a pickled store,
+    credentials among them: prefer the environment or instance roles.
+
+    >>> open_store("memory://events").url
+    'memory://events'
+    """
+    if isinstance(where, os.PathLike):
+        return _open_local(os.fspath(where), options)
+    if not isinstance(where, str):
+        if not isinstance(where, ObjectStore):
+            raise InvalidInput(f"a store is a URL, a path or an ObjectStore, not {type(where).__name__}")
+        if options:
+            raise InvalidInput(f"options ({', '.join(sorted(options))}) go with a URL, not with a store that is open")
+        return where
+    scheme, separator, rest = where.partition("://")
+    if not separator:
+        return _open_local(where, options)
+    if scheme == "memory":
+        _refuse_unknown(options, ())
+        return MemoryStore(rest.rstrip("/"))
+    if scheme == "file":
+        return _open_local(_file_path(where), options)
+    if scheme in _CLOUDS:
+        return _open_cloud(scheme, where, options)
+    raise InvalidInput(f"{redact(where, secrets_of(options))!r} is no place for a store: {_SCHEMES}")
+
+
+def _open_local(path: str, options: Mapping[str, object]) -> LocalStore:
+    if not path or "\0" in path:
+        raise InvalidInput(f"{path!r} is no place for a store: {_SCHEMES}")
+    _refuse_unknown(options, ("sync",))
+    return LocalStore(os.path.expanduser(path), sync=_as_bool("sync", options.get("sync", True)))
+
+
+def _open_cloud(scheme: str, where: str, options: Mapping[str, object]) -> ObjectStore:
+    # Here and not above: a pipeline on local disk need not load the engine of the clouds.
+    from penstock.storage.cloud import CloudStore
+
+    rest = where.partition("://")[2]
+    bucket, _, prefix = rest.partition("/")
+    shown = f"{scheme}://***" if "@" in bucket else f"{scheme}://{redact(bucket.partition('?')[0])}"
+    if "@" in bucket:
+        raise InvalidInput(f"{shown} has credentials in the URL: give them as options or in the environment")
+    if "?" in rest or "#" in rest:
+        raise InvalidInput(f"{shown} has a query or fragment in the URL: give settings as options")
+    if not bucket:
+        raise InvalidInput(f"{where!r} names no bucket: {_SCHEMES}")
+    return CloudStore(scheme, bucket, check_prefix(prefix), options)
+
+
+def _file_path(where: str) -> str:
+    parts = urlsplit(where)
+    if parts.netloc not in {"", "localhost"}:
+        raise InvalidInput(
+            f"file URLs of this host have three slashes: file:///{redact(parts.netloc + parts.path)} (or a bare path)"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidInput(f"the file URL file://{parts.path} has a query or fragment; write ? and # as %3F and %23")
+    return unquote(parts.path)
+
+
+def _refuse_unknown(options: Mapping[str, object], known: tuple[str, ...]) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        allowed = ", ".join(known) or "none"
+        raise InvalidInput(f"unknown option {unknown[0]!r}: the options of this kind of store are: {allowed}")
+
+
+def _as_bool(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).lower()
+    if word in _TRUE or word in _FALSE:
+        return word in _TRUE
+    raise InvalidInput(f"{name} must be true or false, not {value!r}")

@@ -1,0 +1,80 @@
+"""Which paths a store accepts. They come from manifests, which anyone with the bucket could have written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from penstock.errors import InvalidInput
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_LONGEST = 1024  # bytes of UTF-8: the shortest limit among the stores, S3's and GCS's
+
+
+def check_path(path: str) -> str:
+    """Return the path if it names an object inside the store, else raise `InvalidInput`.
+
+    >>> check_path("ingest/manifest")
+    'ingest/manifest'
+    >>> check_path("../secrets")
+    Traceback (most recent call last):
+        ...
+    penstock.errors.InvalidInput: path '../secrets' is refused: it has a '..' segment
+    """
+    problem = _problem(path)
+    if problem:
+        raise InvalidInput(f"path {path!r} is refused: {problem}")
+    return path
+
+
+def check_prefix(prefix: str) -> str:
+    """Return the prefix without a closing slash; an empty one stands for the whole store.
+
+    >>> check_prefix("ingest/"), check_prefix("")
+    ('ingest', '')
+    """
+    if prefix == "":
+        return ""
+    if str(prefix).endswith("/") and prefix != "/":
+        prefix = prefix[:-1]
+    problem = _problem(prefix)
+    if problem:
+        raise InvalidInput(f"prefix {prefix!r} is refused: {problem}")
+    return prefix
+
+
+def check_paths(paths: Iterable[str]) -> list[str]:
+    """Return the paths as a list, all checked before anything is done to the first. A lone path is a list of one."""
+    return [check_path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+
+
+def is_below(path: str, prefix: str) -> bool:
+    """Say whether a path lies below a checked prefix, by whole segments.
+
+    >>> is_below("a/b", "a"), is_below("ab/c", "a"), is_below("a", "a")
+    (True, False, False)
+    """
+    return not prefix or path.startswith(prefix + "/")
+
+
+def _problem(path: object) -> str | None:
+    if not isinstance(path, str):
+        return f"it is not a string but {type(path).__name__}"
+    if not path:
+        return "it is empty"
+    if path.startswith("/"):
+        return "it is absolute"
+    if _CONTROL.search(path):
+        return "it has a control character"
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:
+        return "it cannot be written as UTF-8"
+    if len(encoded) > _LONGEST:
+        return f"it is longer than {_LONGEST} bytes"
+    for segment in path.split("/"):
+        if segment in {"..", "."}:
+            return f"it has a '{segment}' segment"
+        if not segment:
+            return "it has an empty segment"
+    return None

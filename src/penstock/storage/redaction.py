@@ -1,0 +1,99 @@
+"""Keeps credentials out of messages, logs and reprs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, quote
+
+HIDDEN = "***"
+
+# Options whose values say where a store is and how it is reached, never who may use it. Whatever is not here is hidden.
+_PLAIN = frozenset(
+    [
+        "allow_http",
+        "allow_invalid_certificates",
+        "azure_storage_account_name",
+        "account_name",
+        "bucket",
+        "conditional_put",
+        "connect_timeout",
+        "container_name",
+        "default_region",
+        "disable_bulk_delete",
+        "disable_tagging",
+        "max_retries",
+        "pool_idle_timeout",
+        "read_timeout",
+        "region",
+        "retry_timeout",
+        "skip_signature",
+        "sync",
+        "timeout",
+        "unsigned_payload",
+        "use_emulator",
+        "user_agent",
+        "virtual_hosted_style_request",
+    ]
+)
+_SECRET_VARIABLE = re.compile(
+    r"^(AWS|AZURE|GOOGLE|GCP|GCS)_.*(KEY|SECRET|TOKEN|SAS|PASSWORD|CREDENTIAL)", re.IGNORECASE
+)
+_SECRET_PARAMETER = re.compile(
+    r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|x-goog-credential|"
+    r"awsaccesskeyid|access_token|token)=[^&\s\"'<>]+"
+)
+_SECRET_ELEMENT = re.compile(
+    r"(?i)<(AWSAccessKeyId|StringToSign\w*|SignatureProvided|CanonicalRequest\w*)>.*?</\1>", re.DOTALL
+)
+_SECRET_HEADER = re.compile(r"(?i)\b(authorization|x-amz-security-token)(\"?\s*[:=]\s*).*")
+_USER_INFO = re.compile(r"://[^/@\s]+@")
+_SHORTEST = 4  # shorter values are no secrets, and hiding them would blot out the message
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Hide the given secrets, and whatever has the shape of one.
+
+    >>> redact("GET https://user:pass@host/x?sv=1&sig=abc%3D failed: bad key hunter22", ["hunter22"])
+    'GET https://***@host/x?sv=1&sig=*** failed: bad key ***'
+    """
+    for secret in sorted(set(_forms(secrets)), key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    text = _USER_INFO.sub(f"://{HIDDEN}@", text)
+    text = _SECRET_PARAMETER.sub(rf"\1={HIDDEN}", text)
+    text = _SECRET_ELEMENT.sub(rf"<\1>{HIDDEN}</\1>", text)
+    return _SECRET_HEADER.sub(rf"\1\2{HIDDEN}", text)
+
+
+def secrets_of(options: Mapping[str, object]) -> list[str]:
+    """Collect the values that must never be shown: of the options, and of the environment's credentials."""
+    given = [str(value) for name, value in options.items() if not is_plain(name)]
+    around = [value for name, value in os.environ.items() if _SECRET_VARIABLE.match(name)]
+    return [value for value in (*given, *around) if len(value) >= _SHORTEST]
+
+
+def is_plain(name: str) -> bool:
+    """Say whether an option's value may be shown."""
+    return name.lower().removeprefix("aws_").removeprefix("google_") in _PLAIN
+
+
+def show_options(options: Mapping[str, object]) -> str:
+    """Describe options for a repr: names all, values only where they are no secret.
+
+    >>> show_options({"region": "eu-west-1", "secret_access_key": "hunter22"})
+    "region='eu-west-1', secret_access_key=***"
+    """
+    return ", ".join(
+        f"{name}={value!r}" if is_plain(name) else f"{name}={HIDDEN}" for name, value in sorted(options.items())
+    )
+
+
+def _forms(secrets: Iterable[str]) -> Iterable[str]:
+    for secret in secrets:
+        yield secret
+        yield quote(secret, safe="")
+        yield quote(secret)
+        # A shared-access signature is a query string: its parts appear one by one in a request's URL.
+        if "=" in secret and "&" in secret:
+            yield from (value for name, value in parse_qsl(secret.lstrip("?")) if name == "sig")
