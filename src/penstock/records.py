@@ -86,7 +86,7 @@ def records_to_arrow(entries: Iterable[Entry]) -> pa.RecordBatch:
 
 
 def values_to_arrow(values: Sequence[bytes]) -> pa.RecordBatch:
-    """Put payloads into the one column `value`, without an object for each.
+    """Put payloads into the one column `value`, without an object for each. A `str` goes in as UTF-8.
 
     >>> values_to_arrow([b"a", b""]).num_rows
     2
