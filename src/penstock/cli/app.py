@@ -1,0 +1,60 @@
+"""The command itself: its words, and how an error looks to whoever typed it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from penstock import __version__
+from penstock.cli.demo import run_demo
+from penstock.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Durable event pipelines for Spark, without a broker.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Durable event pipelines for Spark, without a broker."""
+
+
+@app.command()
+def demo(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Where the demo keeps its objects; a new temporary directory by default.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=2, max=64, help="How many processes count at once.")] = 4,
+    increments: Annotated[int, typer.Option(min=1, max=10_000, help="How often each of them counts.")] = 250,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many writers are killed.")] = 10,
+) -> None:
+    """Count together on this machine's disk while writers are killed again and again; show that none is lost."""
+    if not run_demo(directory, workers=workers, increments=increments, kills=kills, console=Console()):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on standard error, and exit status 1."""
+    try:
+        app()
+    except PenstockError as error:
+        typer.echo(f"penstock: {error}", err=True)
+        sys.exit(1)
