@@ -16,7 +16,7 @@ storage_operations = Counter(
 )
 storage_operation_seconds = Histogram(
     "penstock_storage_operation_seconds",
-    "How long a call of an object store took. A listing counts until its first object.",
+    "How long a call of an object store took. Of a listing, only its start.",
     ["store", "operation"],
     buckets=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2, 0.5, 2.0, 5.0, 20.0, 60.0),
 )

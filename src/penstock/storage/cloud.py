@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from penstock.storage.redaction import redact, secrets_of, show_options
 
 if TYPE_CHECKING:
     from obstore import PutMode
+
+log = logging.getLogger(__name__)
 
 _CLIENTS: dict[str, Callable[..., S3Store | GCSStore | AzureStore]] = {
     "s3": S3Store,
@@ -173,6 +176,7 @@ class CloudStore:
             if len(paths) == 1:
                 return [DeleteResult(paths[0], None if type(error) is NotFound else error)]
             # One of them failed, and it is not said which. Some stores fail for what is gone already.
+            log.debug("deleting %d objects one by one, after together failed: %s", len(paths), error)
             return [result for path in paths for result in self._delete([path])]
         return [DeleteResult(path) for path in paths]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from penstock.storage.local.lock import locked, locked_if_free
+
+log = logging.getLogger(__name__)
 
 ROOM = ".penstock"
 STRIPES = 64
@@ -75,8 +78,8 @@ class Folder:
             return
         for stripe in litter:
             with suppress(PermissionError), locked_if_free(self._lock(stripe)) as descriptor:
-                if descriptor is not None:
-                    _remove(self.temporary(stripe))
+                if descriptor is not None and _remove(self.temporary(stripe)):
+                    log.info("removed %s, which a killed writer had left", self.temporary(stripe))
 
     def sync(self) -> None:
         """Make every change to the directory's entries durable, if this store syncs at all."""
@@ -97,6 +100,7 @@ class Folder:
             os.close(descriptor)
         if not marked:
             return
+        log.debug("syncing %s before answering: its last change may not be durable yet", self.path)
         sync_directory(self.path)
         # The mark may be taken off only under the lock. Where a writer holds it, that one will do so.
         with suppress(PermissionError), locked_if_free(self._lock(stripe)) as held:
@@ -148,6 +152,9 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
+def _remove(path: str) -> bool:
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True

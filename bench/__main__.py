@@ -1,0 +1,24 @@
+"""`make bench`: every benchmark, or the ones named (`python -m bench storage`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from bench import storage
+
+BENCHMARKS: dict[str, Callable[[], None]] = {"storage": storage.run}
+
+
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    for name in names or BENCHMARKS:
+        BENCHMARKS[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
