@@ -122,7 +122,10 @@ class CloudStore:
     @measured
     def put_if_absent(self, path: str, data: Data) -> str:
         """Create an object, and return its version. Raises `AlreadyExists` if there is one."""
-        return self._put_once(path, data, "create")
+        try:
+            return self._put_once(path, data, "create")
+        except Conflict as error:
+            raise AlreadyExists(str(error)) from error
 
     @measured
     def put_if_match(self, path: str, data: Data, version: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 ROOM = ".penstock"
 STRIPES = 64
 _MARKED, _CLEAN = b"\x01", b"\x00"
+_STAMP = struct.Struct("<q")
 
 Step = Callable[[str], None]
 
@@ -34,52 +36,52 @@ class Folder:
     def __init__(self, path: str, *, sync: bool, step: Step) -> None:
         self.path = path
         self._room = os.path.join(path, ROOM)
+        self._synced = os.path.join(self._room, "synced")
         self._sync = sync
         self._step = step
 
     def is_prepared(self) -> bool:
-        """Whether the room is still there; someone may have removed the whole directory."""
-        return os.path.isdir(self._room)
+        """Whether all is as `prepare` left it; someone may have removed the directory and made it again."""
+        return os.path.exists(self._synced if self._sync else self._room)
 
     def prepare(self) -> None:
         """Make the directory, durably, and clear away what killed writers left. Doing it again is cheap."""
         if not os.path.isdir(self.path):
             os.makedirs(self.path, exist_ok=True)
             self._step("directory made")
-        synced = os.path.join(self._room, "synced")
-        if self._sync and not os.path.exists(synced):
+        if self._sync and not os.path.exists(self._synced):
             # Also where the directory was there: who made it may have been killed before syncing it.
             self._sync_ancestors()
             self._step("ancestors synced")
         os.makedirs(self._room, exist_ok=True)
         if self._sync:
             with suppress(FileExistsError):
-                os.close(os.open(synced, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                os.close(os.open(self._synced, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         self._step("room made")
         self.sweep()
 
     @contextmanager
-    def writing(self, stripe: str) -> Iterator[Mark]:
+    def writing(self, stripe: str) -> Iterator[Held]:
         """Hold the lock of a stripe. What a killed holder was writing is removed first."""
         with locked(self._lock(stripe)) as descriptor:
             self._step("locked")
-            _remove(self.temporary(stripe))
-            yield Mark(descriptor)
-
-    def temporary(self, stripe: str) -> str:
-        """Name the one temporary file that the holder of a stripe's lock may have."""
-        return os.path.join(self._room, f"{stripe}.tmp")
+            # Named after the lock file itself: should someone delete that one, the holder of the next cannot
+            # write into what the holder of this one is about to move into place.
+            held = Held(descriptor, os.path.join(self._room, f"{stripe}-{os.fstat(descriptor).st_ino:x}.tmp"))
+            _remove(held.temporary)
+            yield held
 
     def sweep(self) -> None:
         """Remove what killed writers left behind, without waiting for anyone who is writing."""
         try:
-            litter = [entry.name[:-4] for entry in os.scandir(self._room) if entry.name.endswith(".tmp")]
-        except (FileNotFoundError, PermissionError):
-            return
-        for stripe in litter:
-            with suppress(PermissionError), locked_if_free(self._lock(stripe)) as descriptor:
-                if descriptor is not None and _remove(self.temporary(stripe)):
-                    log.info("removed %s, which a killed writer had left", self.temporary(stripe))
+            litter = [entry.path for entry in os.scandir(self._room) if entry.name.endswith(".tmp")]
+        except OSError:
+            return  # there is no room, or none that this process may look into: then it cannot tidy up either
+        for path in litter:
+            stripe = os.path.basename(path).partition("-")[0]
+            with suppress(OSError), locked_if_free(self._lock(stripe)) as descriptor:
+                if descriptor is not None and _remove(path):
+                    log.info("removed %s, which a killed writer had left", path)
 
     def sync(self) -> None:
         """Make every change to the directory's entries durable, if this store syncs at all."""
@@ -92,7 +94,7 @@ class Folder:
             return
         try:
             descriptor = os.open(self._lock(stripe), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return  # nobody has ever written here
         try:
             marked = os.pread(descriptor, 1, 0) == _MARKED
@@ -103,10 +105,10 @@ class Folder:
         log.debug("syncing %s before answering: its last change may not be durable yet", self.path)
         sync_directory(self.path)
         # The mark may be taken off only under the lock. Where a writer holds it, that one will do so.
-        with suppress(PermissionError), locked_if_free(self._lock(stripe)) as held:
+        with suppress(OSError), locked_if_free(self._lock(stripe)) as held:
             if held is not None:
                 sync_directory(self.path)
-                Mark(held).clear()
+                Held(held).unmark()
 
     def _lock(self, stripe: str) -> str:
         return os.path.join(self._room, f"{stripe}.lock")
@@ -124,23 +126,36 @@ class Folder:
             directory = above
 
 
-class Mark:
-    """The byte of a lock file that says: what you see in this stripe may not be durable yet."""
+class Held:
+    """A stripe whose lock is held. Its lock file keeps a mark, and the last stamp given to an object of it.
 
-    def __init__(self, descriptor: int) -> None:
+    The mark says: what you see in this stripe may not be durable yet. The stamp outlives the objects, and stores with
+    other roots on the same directory see it too.
+    """
+
+    def __init__(self, descriptor: int, temporary: str = "") -> None:
         self._descriptor = descriptor
+        self.temporary = temporary
 
-    def set(self) -> None:
+    def mark(self) -> None:
         """From here on readers sync before they answer."""
         os.pwrite(self._descriptor, _MARKED, 0)
 
-    def clear(self) -> None:
+    def unmark(self) -> None:
         """Everything is durable again."""
         os.pwrite(self._descriptor, _CLEAN, 0)
 
-    def is_set(self) -> bool:
+    def is_marked(self) -> bool:
         """Whether an earlier holder did not get as far as its sync."""
         return os.pread(self._descriptor, 1, 0) == _MARKED
+
+    def above_last(self, stamp: int) -> int:
+        """Raise a stamp above the last one of this stripe, if it is not, and keep it as the last."""
+        content = os.pread(self._descriptor, _STAMP.size, len(_MARKED))
+        if len(content) == _STAMP.size:
+            stamp = max(stamp, _STAMP.unpack(content)[0] + 1)
+        os.pwrite(self._descriptor, _STAMP.pack(stamp), len(_MARKED))
+        return stamp
 
 
 def sync_directory(path: str) -> None:

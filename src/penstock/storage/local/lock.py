@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _open: set[int] = set()
-_guard = threading.Lock()
+_guard = threading.RLock()  # a signal's handler may come to write, too, in the thread that it interrupts
 
 
 def _drop_inherited() -> None:

@@ -74,15 +74,25 @@ def find_mount(directory: str, table: str) -> Mount | None:
     >>> find_mount("/data/events", "21 1 8:1 / / rw - ext4 /dev/sda rw\n30 21 0:5 / /data rw - nfs4 host:/x rw")
     Mount(point='/data', type='nfs4')
     """
-    best: Mount | None = None
     inside = os.path.realpath(directory).rstrip("/") + "/"
-    for line in table.splitlines():
+    mounts = {}
+    for line in table.split("\n"):
         before, separator, after = line.partition(" - ")
         fields = before.split(" ")
-        if not separator or len(fields) < 5:
-            continue
-        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
-        # Of two mounts on one point the later line is the one on top.
-        if inside.startswith(point.rstrip("/") + "/") and (best is None or len(point) >= len(best.point)):
-            best = Mount(point, after.split(" ")[0])
-    return best
+        if separator and len(fields) >= 5:
+            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
+            mounts[fields[0]] = (fields[1], Mount(point, after.split(" ")[0]))
+    # Walk down as the kernel does, from mount to mount: one that lies on a mount hidden by another is never reached.
+    # In a chroot some lie on mounts that the table does not show; they count as lying on the first.
+    parents = {number: above if above in mounts and above != number else "" for number, (above, _) in mounts.items()}
+    number = first = next((number for number, above in parents.items() if not above), None)
+    found: Mount | None = None
+    while number is not None:
+        found = mounts.pop(number)[1]
+        on_the_way = [
+            (len(mount.point), child)
+            for child, (_, mount) in mounts.items()
+            if (parents[child] or first) == number and inside.startswith(mount.point.rstrip("/") + "/")
+        ]
+        number = min(on_the_way)[1] if on_the_way else None
+    return found

@@ -7,14 +7,14 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from penstock import metrics
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.storage.local.clock import StoreClock, uptime_ns
-from penstock.storage.local.folder import ROOM, Folder, Mark, stripe_of
+from penstock.storage.local.folder import ROOM, Folder, Held, stripe_of
 from penstock.storage.local.mounts import refuse_network
 from penstock.storage.measuring import measured
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
@@ -116,7 +116,9 @@ class LocalStore:
         prefix = check_prefix(prefix)
         if not prefix:
             return self._walk("", self._root)
-        return self._walk(prefix + "/", self._file(prefix))
+        directory = self._file(prefix)
+        self._refuse_link(prefix, directory)
+        return self._walk(prefix + "/", directory)
 
     @measured
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
@@ -128,26 +130,23 @@ class LocalStore:
             together.setdefault((directory, stripe_of(name)), []).append(path)
         results: dict[str, DeleteResult] = {}
         for (directory, stripe), group in together.items():
-            for path, error in self._delete(directory, stripe, group):
-                results[path] = DeleteResult(path, error)
+            errors = self._delete(directory, stripe, group)
+            results |= {path: DeleteResult(path, error) for path, error in errors.items()}
         return [results[path] for path in checked]
 
-    def _delete(self, directory: str, stripe: str, paths: list[str]) -> Iterator[tuple[str, StorageError | None]]:
+    def _delete(self, directory: str, stripe: str, paths: list[str]) -> dict[str, StorageError | None]:
         errors: dict[str, StorageError | None] = dict.fromkeys(paths)
         try:
-            with (
-                self._writing(directory, stripe, create=False) as (folder, mark),
-                self._changing(folder, mark),
-            ):
+            if not _is_directory(directory):
+                return errors  # nothing is there, so nothing is left to delete
+            with self._writing(directory, stripe) as (folder, held), self._changing(folder, held):
                 for path in errors:
                     errors[path] = self._unlink(path)
                 self._step("unlinked")
-        except (FileNotFoundError, NotADirectoryError):
-            pass  # there is no such directory, so there is nothing in it
         except (OSError, StorageError) as error:
             for path in errors:
                 errors[path] = errors[path] or self._failed("delete", path, error)
-        yield from errors.items()
+        return errors
 
     def _unlink(self, path: str) -> StorageError | None:
         target = self._file(path)
@@ -164,18 +163,20 @@ class LocalStore:
         directory, name = os.path.split(target)
         stripe = stripe_of(name)
         try:
-            with self._writing(directory, stripe) as (folder, mark):
+            with self._writing(directory, stripe) as (folder, held):
                 current = _find(target)
                 check(current)
-                temporary = folder.temporary(stripe)
+                stamp = self._clock.next_stamp()
+                if current is not None:
+                    stamp = max(stamp, current.st_mtime_ns // 1_000 + 1)
                 try:
-                    written = self._write_temporary(temporary, content, current)
-                    with self._changing(folder, mark):
-                        os.rename(temporary, target)
+                    written = self._write_temporary(held.temporary, content, held.above_last(stamp))
+                    with self._changing(folder, held):
+                        os.rename(held.temporary, target)
                         self._step("moved")
                 except BaseException:
                     with suppress(FileNotFoundError):
-                        os.unlink(temporary)
+                        os.unlink(held.temporary)
                     raise
         except OSError as error:
             raise self._failed("write", path, error) from error
@@ -183,10 +184,7 @@ class LocalStore:
         metrics.storage_bytes_written.labels(self.url).inc(len(content))
         return written
 
-    def _write_temporary(self, temporary: str, content: bytes | memoryview, current: os.stat_result | None) -> str:
-        stamp = self._clock.next_stamp()
-        if current is not None:
-            stamp = max(stamp, current.st_mtime_ns // 1_000 + 1)
+    def _write_temporary(self, temporary: str, content: bytes | memoryview, stamp: int) -> str:
         descriptor = os.open(temporary, _CREATE, 0o666)
         try:
             self._step("temporary file made")
@@ -210,19 +208,19 @@ class LocalStore:
         return _version(written)
 
     @contextmanager
-    def _changing(self, folder: Folder, mark: Mark) -> Iterator[None]:
+    def _changing(self, folder: Folder, held: Held) -> Iterator[None]:
         """Around a change to a directory's entries: mark it, make it durable, take the mark off."""
         if not self._sync:
             yield
             return
-        marked_before = mark.is_set()
-        mark.set()
+        marked_before = held.is_marked()
+        held.mark()
         self._step("marked")
         try:
             yield
         except OSError:
             if not marked_before:
-                mark.clear()
+                held.unmark()
             raise
         try:
             folder.sync()
@@ -233,16 +231,21 @@ class LocalStore:
             ) from error
         self._step("directory synced")
         with suppress(OSError):  # a mark that stays makes readers sync once more than needed, nothing else
-            mark.clear()
+            held.unmark()
 
     @contextmanager
-    def _writing(self, directory: str, stripe: str, *, create: bool = True) -> Iterator[tuple[Folder, Mark]]:
+    def _writing(self, directory: str, stripe: str) -> Iterator[tuple[Folder, Held]]:
         folder = Folder(directory, sync=self._sync, step=self._step)
-        if not create and not os.path.isdir(directory):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
-        self._prepare(folder)
-        with folder.writing(stripe) as mark:
-            yield folder, mark
+        with ExitStack() as stack:
+            for again in (True, True, False):
+                self._prepare(folder)
+                try:
+                    held = stack.enter_context(folder.writing(stripe))
+                    break
+                except FileNotFoundError:  # someone has removed the directory's room since
+                    if not again:
+                        raise
+            yield folder, held
 
     def _prepare(self, folder: Folder) -> None:
         for one in (self._top, folder):
@@ -281,9 +284,13 @@ class LocalStore:
             path = prefix + entry.name
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path + "/", entry.path)
-            elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):  # deleted since
-                    yield _meta(path, entry.stat(follow_symlinks=False))
+                continue
+            try:
+                found = _find(entry.path)
+            except OSError as error:
+                raise self._failed("list", path, error) from error
+            if found is not None:  # neither deleted since, nor a link or a pipe
+                yield _meta(path, found)
 
     def _file(self, path: str) -> str:
         segments = check_path(path).split("/")
@@ -294,9 +301,12 @@ class LocalStore:
         directory = self._root
         for segment in segments[:-1]:
             directory = os.path.join(directory, segment)
-            if os.path.islink(directory) and not self._is_inside(directory):
-                raise InvalidInput(f"path {path!r} is refused: {directory} is a link that leaves the store")
+            self._refuse_link(path, directory)
         return os.path.join(directory, segments[-1])
+
+    def _refuse_link(self, path: str, directory: str) -> None:
+        if os.path.islink(directory) and not self._is_inside(directory):
+            raise InvalidInput(f"path {path!r} is refused: {directory} is a link that leaves the store")
 
     def _is_inside(self, link: str) -> bool:
         root = os.path.realpath(self._root)
@@ -334,6 +344,14 @@ def _open_object(target: str) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+def _is_directory(path: str) -> bool:
+    """As `os.path.isdir`, but a directory that may not be looked at is an error and not an absence."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _find(target: str) -> os.stat_result | None:
