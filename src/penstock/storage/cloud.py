@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions as engine
@@ -22,7 +23,9 @@ from penstock.storage.paths import check_path, check_paths, check_prefix
 from penstock.storage.redaction import redact, secrets_of, show_options
 
 if TYPE_CHECKING:
-    from obstore import PutMode
+    from obstore import PutMode, PutResult
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -31,28 +34,13 @@ _CLIENTS: dict[str, Callable[..., S3Store | GCSStore | AzureStore]] = {
     "gs": GCSStore,
     "az": AzureStore,
 }
-_CLIENT_OPTIONS = frozenset(
-    [
-        "allow_http",
-        "allow_invalid_certificates",
-        "connect_timeout",
-        "default_content_type",
-        "default_headers",
-        "pool_idle_timeout",
-        "pool_max_idle_per_host",
-        "proxy_url",
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "read_timeout",
-        "root_certificate",
-        "timeout",
-        "user_agent",
-    ]
-)
+_CLIENT_OPTIONS = frozenset({"default_headers", "root_certificate"})  # no words: they cannot be configuration
+_ENTITY_TAG = re.compile(r'(W/)?"(?!\*")[!#-~]+"')
+_GENERATION = re.compile(r"\d+")
 _DURATIONS = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", "timeout", "retry_timeout"})
 _MAX_RETRIES = 10
 _RETRY_TIMEOUT = 60.0
-_DELETE_TOGETHER = 1000
+_TOGETHER = 1000
 
 # Refused before anything was done: these are the only failures of a write that prove it did not happen.
 _REFUSED = (
@@ -98,44 +86,48 @@ class CloudStore:
     def get(self, path: str) -> Object:
         """Read a whole object. Raises `NotFound` if there is none."""
         check_path(path)
-        with self._asking("read", path):
+
+        def read() -> Object:
             answer = obstore.get(self._patient, path)
-            data = bytes(answer.bytes())
-            meta = answer.meta
-        return Object(data, self._version(meta), meta["last_modified"])
+            return Object(bytes(answer.bytes()), self._version(answer.meta), answer.meta["last_modified"])
+
+        return self._ask(f"read {path!r}", read)
 
     @measured
     def head(self, path: str) -> ObjectMeta:
         """Describe an object. Raises `NotFound` if there is none."""
         check_path(path)
-        with self._asking("look at", path):
-            return self._meta(obstore.head(self._patient, path))
+        return self._ask(f"look at {path!r}", lambda: self._meta(obstore.head(self._patient, path)))
 
     @measured
     def put(self, path: str, data: Data) -> str:
         """Replace an object atomically, and return its new version."""
-        check_path(path)
-        content = as_data(data)
-        with self._asking("write", path, unknown=True):
-            return self._written(content, obstore.put(self._patient, path, content))
+        return self._put(path, data, lambda content: obstore.put(self._patient, path, content))
 
     @measured
     def put_if_absent(self, path: str, data: Data) -> str:
         """Create an object, and return its version. Raises `AlreadyExists` if there is one."""
         try:
-            return self._put_once(path, data, "create")
+            return self._put(path, data, lambda content: self._put_once(path, content, "create"))
         except Conflict as error:
             raise AlreadyExists(str(error)) from error
 
     @measured
     def put_if_match(self, path: str, data: Data, version: str) -> str:
         """Replace the object that is at `version`. Raises `Conflict` if it is not any more, or is gone."""
-        as_version(version)
-        mode: PutMode = {"version": version} if self._scheme == "gs" else {"e_tag": version}
+        lost = f"the object {path!r} in {self._url} is not at version {as_version(version)!r} any more"
+        check_path(path)
+        mode: PutMode
+        if self._scheme == "gs":
+            mode, usable = {"version": version}, _GENERATION.fullmatch(version)
+        else:
+            mode, usable = {"e_tag": _quoted(version)}, _ENTITY_TAG.fullmatch(_quoted(version))
+        if not usable:
+            raise Conflict(lost)  # none of ours, so nothing is at it; and in a header it might mean "any"
         try:
-            return self._put_once(path, data, mode)
-        except (NotFound, AlreadyExists) as error:
-            raise Conflict(f"the object {path!r} in {self._url} is not at version {version} any more") from error
+            return self._put(path, data, lambda content: self._put_once(path, content, mode))
+        except (NotFound, AlreadyExists, Conflict) as error:
+            raise Conflict(lost) from error
 
     @measured
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
@@ -147,34 +139,29 @@ class CloudStore:
         """Delete objects; one result for each path. Deleting what is gone is a success."""
         checked = check_paths(paths)
         results: list[DeleteResult] = []
-        for start in range(0, len(checked), _DELETE_TOGETHER):
-            results += self._delete(checked[start : start + _DELETE_TOGETHER])
+        for start in range(0, len(checked), _TOGETHER):
+            results += self._delete(checked[start : start + _TOGETHER])
         return results
 
-    def _put_once(self, path: str, data: Data, mode: PutMode) -> str:
+    def _put(self, path: str, data: Data, write: Callable[[bytes | memoryview], PutResult]) -> str:
         check_path(path)
         content = as_data(data)
-        with self._asking("write", path, unknown=True):
-            return self._written(content, obstore.put(self._once, path, content, mode=mode, use_multipart=False))
-
-    def _written(self, content: bytes | memoryview, answer: Mapping[str, Any]) -> str:
+        answer = self._ask(f"write {path!r}", lambda: write(content), unknown=True)
         metrics.storage_bytes_written.labels(self._url).inc(len(content))
         return self._version(answer)
 
+    def _put_once(self, path: str, content: bytes | memoryview, mode: PutMode) -> PutResult:
+        return obstore.put(self._once, path, content, mode=mode, use_multipart=False)
+
     def _list(self, prefix: str) -> Iterator[ObjectMeta]:
-        with self._asking("list", prefix):
-            pages = iter(obstore.list(self._patient, prefix or None, chunk_size=_DELETE_TOGETHER))
-        while True:
-            with self._asking("list", prefix):
-                page = next(pages, None)
-            if page is None:
-                return
+        what = f"list {prefix!r}"
+        pages = self._ask(what, lambda: iter(obstore.list(self._patient, prefix or None, chunk_size=_TOGETHER)))
+        while (page := self._ask(what, lambda: next(pages, None))) is not None:
             yield from map(self._meta, page)
 
     def _delete(self, paths: list[str]) -> list[DeleteResult]:
         try:
-            with self._asking("delete", paths[0]):
-                obstore.delete(self._patient, paths)
+            self._ask(f"delete {paths[0]!r}", lambda: obstore.delete(self._patient, paths))
         except StorageError as error:
             if len(paths) == 1:
                 return [DeleteResult(paths[0], None if type(error) is NotFound else error)]
@@ -185,33 +172,33 @@ class CloudStore:
 
     def _version(self, answer: Mapping[str, Any]) -> str:
         # GCS compares generations, the others entity tags; each has its own condition on a write.
-        order = ("version", "e_tag") if self._scheme == "gs" else ("e_tag", "version")
-        version = next((answer[name] for name in order if answer.get(name)), None)
-        if version is None:
+        version = str(answer.get("version" if self._scheme == "gs" else "e_tag") or "")
+        if not version:
             raise StorageError(f"{self._url} gives its objects no version, so nothing could be replaced safely there")
-        return str(version)
+        return version if self._scheme == "gs" else _quoted(version)
 
     def _meta(self, meta: Mapping[str, Any]) -> ObjectMeta:
         return ObjectMeta(meta["path"], meta["size"], meta["last_modified"], self._version(meta))
 
-    @contextmanager
-    def _asking(self, what: str, path: str, *, unknown: bool = False) -> Iterator[None]:
-        """Around a request: whatever goes wrong becomes one of ours, with no credential in it."""
+    def _ask(self, what: str, request: Callable[[], Answer], *, unknown: bool = False) -> Answer:
+        """Make a request. Whatever goes wrong becomes one of our errors, with no credential in it."""
         _check_process()
-        failure: StorageError | None = None
-        cause: BaseException | None = None
         try:
-            yield
+            return request()
         except (engine.BaseError, OSError, ValueError) as error:
-            failure, cause = self._failure(error, f"could not {what} {path!r} in {self._url}", unknown=unknown)
-        if failure:
-            # Raised here and not above, so that a text with a credential in it is not chained as its context.
-            raise failure from cause
+            failure, cause = self._failure(error, what, unknown=unknown)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # how the engine's own bugs arrive
+                raise
+            failure, cause = self._failure(error, what, unknown=unknown)
+        # Raised here and not above, so that a text with a credential in it is not even kept as its context.
+        raise failure from cause
 
-    def _failure(self, error: Exception, what: str, *, unknown: bool) -> tuple[StorageError, BaseException | None]:
+    def _failure(self, error: BaseException, what: str, *, unknown: bool) -> tuple[StorageError, BaseException | None]:
         whole = str(error)
         secrets = secrets_of(self._options)
-        message = redact(f"{what}: {whole.partition('Debug source:')[0].strip()}", secrets)
+        text = whole.partition("Debug source:")[0].strip()
+        message = redact(f"could not {what} in {self._url}: {text}", secrets)
         kind = _kind(error, whole, unknown=unknown)
         if kind is OutcomeUnknown:
             message += "; it may have happened, and may still happen: read it again, and decide by what you find"
@@ -219,18 +206,17 @@ class CloudStore:
 
     def _client(self, retries: int, deadline: timedelta) -> S3Store | GCSStore | AzureStore:
         given = {name: value for name, value in self._options.items() if name not in {"max_retries", "retry_timeout"}}
-        client = {
-            name: _seconds(name, value) if name in _DURATIONS else value
-            for name, value in given.items()
-            if name in _CLIENT_OPTIONS
-        }
-        config = {name: value for name, value in given.items() if name not in _CLIENT_OPTIONS}
+        for name, value in given.items():
+            if "endpoint" in name.lower() or name == "base_url":
+                _check_endpoint(name, value)
+        # Among the configuration, where they add to the environment's; as client options they would replace it.
+        config = {name: _in_words(name, value) for name, value in given.items() if name not in _CLIENT_OPTIONS}
+        client = {name: value for name, value in given.items() if name in _CLIENT_OPTIONS}
         make = partial(_CLIENTS[self._scheme], self._bucket, prefix=self._prefix or None)
-        problem: str | None = None
         try:
             return make(
                 config=config,
-                client_options=client,
+                client_options=client or None,
                 retry_config={"max_retries": retries, "retry_timeout": deadline},
             )
         except (engine.BaseError, ValueError, TypeError) as error:
@@ -240,19 +226,16 @@ class CloudStore:
 
     def _retry_options(self) -> tuple[int, timedelta]:
         given = self._options.get("max_retries", _MAX_RETRIES)
-        try:
-            retries = int(str(given))
-        except ValueError:
-            retries = -1
-        if retries < 0:
+        if not re.fullmatch(r"\d{1,6}", str(given)):
             raise InvalidInput(f"max_retries must be a whole number from 0, not {given!r}")
-        deadline = _seconds("retry_timeout", self._options.get("retry_timeout", _RETRY_TIMEOUT))
-        if not isinstance(deadline, timedelta):
-            raise InvalidInput(f"retry_timeout must be seconds, not {deadline!r}")
-        return retries, deadline
+        deadline = self._options.get("retry_timeout", _RETRY_TIMEOUT)
+        seconds = _seconds("retry_timeout", deadline)
+        if seconds is None:
+            raise InvalidInput(f"retry_timeout must be seconds above 0, not {deadline!r}")
+        return int(str(given)), seconds
 
 
-def _kind(error: Exception, text: str, *, unknown: bool) -> type[StorageError]:
+def _kind(error: BaseException, text: str, *, unknown: bool) -> type[StorageError]:
     if any(sign in text for sign in _MISSING_BUCKET):
         return StorageError
     if isinstance(error, FileNotFoundError | engine.NotFoundError):
@@ -266,17 +249,40 @@ def _kind(error: Exception, text: str, *, unknown: bool) -> type[StorageError]:
     return OutcomeUnknown if unknown else StorageError
 
 
-def _seconds(name: str, value: object) -> timedelta | str:
-    """Times are seconds; the engine's own words ("30s", "2 minutes") pass as they are."""
+def _quoted(tag: str) -> str:
+    """An entity tag with its quotes, which Azure leaves out in a listing."""
+    return tag if tag.endswith('"') else f'"{tag}"'
+
+
+def _seconds(name: str, value: object) -> timedelta | None:
     if isinstance(value, timedelta):
         return value
     try:
         seconds = float(str(value))
     except ValueError:
-        return str(value)
+        return None
     if not 0 < seconds < 1e9:
         raise InvalidInput(f"{name} must be seconds above 0, not {value!r}")
     return timedelta(seconds=seconds)
+
+
+def _in_words(name: str, value: object) -> object:
+    """Our times are seconds, the engine's are words; its own ("30s", "2 minutes") pass as they are."""
+    seconds = _seconds(name, value) if name in _DURATIONS else None
+    return value if seconds is None else f"{seconds // timedelta(milliseconds=1)}ms"
+
+
+def _check_endpoint(name: str, value: object) -> None:
+    problem = f"{name} must be a URL such as http://127.0.0.1:9000"
+    if not isinstance(value, str) or re.search(r"\s", value):
+        raise InvalidInput(problem)
+    try:
+        parts = urlsplit(value)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidInput(problem)
 
 
 def _check_process() -> None:

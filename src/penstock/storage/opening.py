@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
@@ -49,7 +50,7 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
         return _open_local(_file_path(where), options)
     if scheme in _CLOUDS:
         return _open_cloud(scheme, where, options)
-    raise InvalidInput(f"{redact(where, secrets_of(options))!r} is no place for a store: {_SCHEMES}")
+    raise InvalidInput(f"{redact(scheme, secrets_of(options))}:// is no place for a store: {_SCHEMES}")
 
 
 def _open_local(path: str, options: Mapping[str, object]) -> LocalStore:
@@ -65,22 +66,21 @@ def _open_cloud(scheme: str, where: str, options: Mapping[str, object]) -> Objec
 
     rest = where.partition("://")[2]
     bucket, _, prefix = rest.partition("/")
-    shown = f"{scheme}://***" if "@" in bucket else f"{scheme}://{redact(bucket.partition('?')[0])}"
-    if "@" in bucket:
-        raise InvalidInput(f"{shown} has credentials in the URL: give them as options or in the environment")
+    # None of these says more of the URL than its scheme: the rest may be a credential in the wrong place.
     if "?" in rest or "#" in rest:
-        raise InvalidInput(f"{shown} has a query or fragment in the URL: give settings as options")
-    if not bucket:
-        raise InvalidInput(f"{where!r} names no bucket: {_SCHEMES}")
+        raise InvalidInput(f"this {scheme}:// URL has a query or a fragment: give settings as options")
+    if not re.fullmatch(r"[\w.-]+", bucket):
+        raise InvalidInput(
+            f"this {scheme}:// URL does not begin with the name of a bucket; credentials, should they be in it, are "
+            "better given in the environment or as options"
+        )
     return CloudStore(scheme, bucket, check_prefix(prefix), options)
 
 
 def _file_path(where: str) -> str:
     parts = urlsplit(where)
     if parts.netloc not in {"", "localhost"}:
-        raise InvalidInput(
-            f"file URLs of this host have three slashes: file:///{redact(parts.netloc + parts.path)} (or a bare path)"
-        )
+        raise InvalidInput("this file:// URL names a host; those of this host have three slashes: file:///dir")
     if parts.query or parts.fragment:
         raise InvalidInput(f"the file URL file://{parts.path} has a query or fragment; write ? and # as %3F and %23")
     return unquote(parts.path)

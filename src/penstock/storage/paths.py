@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from penstock.errors import InvalidInput
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_UNFIT = re.compile("[\\\\\ufffe\uffff]")  # Azure takes a backslash for a slash; the other two have no place in XML
 _LONGEST = 1024  # bytes of UTF-8: the shortest limit among the stores, S3's and GCS's
 
 
@@ -45,7 +46,11 @@ def check_prefix(prefix: str) -> str:
 
 def check_paths(paths: Iterable[str]) -> list[str]:
     """Return the paths as a list, all checked before anything is done to the first. A lone path is a list of one."""
-    return [check_path(path) for path in ([paths] if isinstance(paths, str) else paths)]
+    if isinstance(paths, str):
+        return [check_path(paths)]
+    if not isinstance(paths, Iterable):
+        raise InvalidInput(f"paths must be a list of paths, not {type(paths).__name__}")
+    return [check_path(path) for path in paths]
 
 
 def is_below(path: str, prefix: str) -> bool:
@@ -66,6 +71,8 @@ def _problem(path: object) -> str | None:
         return "it is absolute"
     if _CONTROL.search(path):
         return "it has a control character"
+    if _UNFIT.search(path):
+        return "it has a backslash or another character that some stores cannot keep"
     try:
         encoded = path.encode()
     except UnicodeEncodeError:

@@ -102,12 +102,14 @@ class LocalStore:
     @measured
     def put_if_match(self, path: str, data: Data, version: str) -> str:
         """Replace the object that is at `version`. Raises `Conflict` if it is not any more, or is gone."""
-        as_version(version)
+        lost = f"the object {path!r} in {self.url} is not at version {as_version(version)!r} any more"
 
         def check(current: os.stat_result | None) -> None:
             if current is None or _version(current) != version:
-                raise Conflict(f"the object {path!r} in {self.url} is not at version {version} any more")
+                raise Conflict(lost)
 
+        if not os.path.lexists(self._file(path)):
+            raise Conflict(lost)  # before anything is made for it
         return self._write(path, data, check)
 
     @measured
