@@ -1,6 +1,7 @@
 """Real protocol servers for tests: S3 (moto) and Azure Blob Storage (Azurite), on 127.0.0.1 and a free port.
 
-There is none for GCS: `obstore` speaks its XML protocol, and no emulator that can be built here answers to that.
+There is none for GCS: `obstore` speaks GCS's XML protocol, and the emulator that there is (fake-gcs-server) answers a
+plain PUT of that protocol with "invalid uploadType".
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
-CACHE = Path(__file__).parent.parent / ".cache"
+ROOT = Path(__file__).parent.parent
+CACHE = ROOT / ".cache"
 AZURITE = "azurite@3.37.0"
 # The account that every Azurite has. It is printed in its documentation, and opens nothing else.
 AZURE_ACCOUNT = "devstoreaccount1"
@@ -105,9 +107,8 @@ class AzureServer:
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """Run moto's server."""
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with _serving(command, re.compile(r"Running on http://127\.0\.0\.1:(\d+)")) as port:
+    """Run moto's server, with atomic requests."""
+    with _serving([sys.executable, "-m", "tests.servers"], re.compile(r"Running on http://127\.0\.0\.1:(\d+)")) as port:
         yield S3Server("127.0.0.1", port)
 
 
@@ -163,6 +164,7 @@ def _guarded(command: list[str], output: int | IO[str]) -> Iterator[subprocess.P
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        cwd=ROOT,
     )
     with process:
         try:
@@ -229,3 +231,31 @@ def _install(npm: str, place: Path) -> None:
     if status != 0:
         said = [line.strip() for line in log.read_text().splitlines() if line.strip() and "    at " not in line]
         pytest.skip(f"npm could not install {AZURITE}; is there a network? It said: {' / '.join(said[:6])}")
+
+
+def _serve_s3() -> None:
+    """Run moto in this process, one request at a time.
+
+    As it is, moto checks a condition and writes in two steps, with other threads in between (two writers can both win),
+    and answers 500 when its threads meet. S3 does neither.
+    """
+    import moto.server
+    from moto.s3.responses import S3Response
+
+    alone = threading.RLock()
+
+    def one_at_a_time(respond: Callable[..., Any]) -> Callable[..., Any]:
+        def respond_alone(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            request.get_data()  # before the lock: a slow sender holds up nobody else
+            with alone:
+                return respond(self, request, *args, **kwargs)
+
+        return respond_alone
+
+    for name in ("key_response", "bucket_response"):
+        setattr(S3Response, name, one_at_a_time(getattr(S3Response, name)))
+    moto.server.main(["-H", "127.0.0.1", "-p", "0"])
+
+
+if __name__ == "__main__":
+    _serve_s3()

@@ -68,9 +68,21 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def secrets_of(options: Mapping[str, object]) -> list[str]:
     """Collect the values that must never be shown: of the options, and of the environment's credentials."""
-    given = [str(value) for name, value in options.items() if not is_plain(name)]
+    given = [text for name, value in options.items() if not is_plain(name) for text in _texts(value)]
     around = [value for name, value in os.environ.items() if _SECRET_VARIABLE.match(name)]
     return [value for value in (*given, *around) if len(value) >= _SHORTEST]
+
+
+def _texts(value: object) -> Iterable[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    else:
+        yield str(value)
 
 
 def is_plain(name: str) -> bool:

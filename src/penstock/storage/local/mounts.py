@@ -83,16 +83,24 @@ def find_mount(directory: str, table: str) -> Mount | None:
             point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4])
             mounts[fields[0]] = (fields[1], Mount(point, after.split(" ")[0]))
     # Walk down as the kernel does, from mount to mount: one that lies on a mount hidden by another is never reached.
-    # In a chroot some lie on mounts that the table does not show; they count as lying on the first.
-    parents = {number: above if above in mounts and above != number else "" for number, (above, _) in mounts.items()}
-    number = first = next((number for number, above in parents.items() if not above), None)
+    # What lies on a mount that the table does not show (in a chroot) counts as lying on the root.
+    top = next(
+        (
+            number
+            for number, (above, at) in mounts.items()
+            if at.point == "/" and (above not in mounts or above == number)
+        ),
+        "",
+    )
+    parents = {number: above if above in mounts and above != number else top for number, (above, _) in mounts.items()}
+    number: str | None = top
     found: Mount | None = None
     while number is not None:
-        found = mounts.pop(number)[1]
+        found = mounts.pop(number)[1] if number else None
         on_the_way = [
             (len(mount.point), child)
             for child, (_, mount) in mounts.items()
-            if (parents[child] or first) == number and inside.startswith(mount.point.rstrip("/") + "/")
+            if parents[child] == number and inside.startswith(mount.point.rstrip("/") + "/")
         ]
         number = min(on_the_way)[1] if on_the_way else None
     return found

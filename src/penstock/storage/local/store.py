@@ -108,8 +108,10 @@ class LocalStore:
             if current is None or _version(current) != version:
                 raise Conflict(lost)
 
-        if not os.path.lexists(self._file(path)):
-            raise Conflict(lost)  # before anything is made for it
+        try:
+            check(_find(self._file(path)))  # before anything is made for it
+        except OSError as error:
+            raise self._failed("write", path, error) from error
         return self._write(path, data, check)
 
     @measured
@@ -168,11 +170,12 @@ class LocalStore:
             with self._writing(directory, stripe) as (folder, held):
                 current = _find(target)
                 check(current)
-                stamp = self._clock.next_stamp()
+                stamp = held.above_last(self._clock.next_stamp())
                 if current is not None:
+                    # Above an outsider's date, too; but that one is not written down, for it may be far in the future.
                     stamp = max(stamp, current.st_mtime_ns // 1_000 + 1)
                 try:
-                    written = self._write_temporary(held.temporary, content, held.above_last(stamp))
+                    written = self._write_temporary(held.temporary, content, stamp)
                     with self._changing(folder, held):
                         os.rename(held.temporary, target)
                         self._step("moved")

@@ -1,0 +1,137 @@
+"""Compare-and-set between many processes: every increment counts, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from penstock.errors import AlreadyExists, Conflict
+from penstock.storage.local import LocalStore
+from tests.storage.local.processes import Parent, Start
+from tests.storage.local.writers import StopAt, files_below, increment
+
+TOKEN = re.compile(rb"[a-z]+-\d+-\d+")
+
+
+def test_sixteen_processes_of_fifty_increments_each_count_to_eight_hundred(tmp_path: Path, start: Start) -> None:
+    store = LocalStore(tmp_path)
+    store.put("ingest/counter", b"0")
+    counting = [start(increment, str(tmp_path), "ingest/counter", 50) for _ in range(16)]
+    for child in counting:
+        child.hear()
+    for child in counting:
+        child.tell("go")
+    conflicts = sum(child.answer() for child in counting)
+
+    assert store.get("ingest/counter").data == b"800"
+    assert conflicts, "they never met, so this showed nothing"
+
+
+def leave_tokens(parent: Parent, root: str, name: str) -> tuple[list[bytes], list[bytes]]:
+    """Append a token, again and again until told to stop; return those that were taken and those that were not."""
+    store = LocalStore(root)
+    parent.tell("ready")
+    taken: list[bytes] = []
+    refused: list[bytes] = []
+    while not (len(taken) >= 10 and parent.wants()):
+        token = b"%s-%d-%d" % (name.encode(), len(taken), len(refused))
+        seen = store.get("tokens")
+        try:
+            store.put_if_match("tokens", seen.data + token + b"\n", seen.version)
+            taken.append(token)
+        except Conflict:
+            refused.append(token)
+    return taken, refused
+
+
+def leave_a_token_and_stop(parent: Parent, root: str, token: bytes, step: str) -> None:
+    """Append a token, and stop at a step of the write that gets so far."""
+    store = LocalStore(root, step=StopAt(parent, step))
+    while True:
+        seen = store.get("tokens")
+        try:
+            store.put_if_match("tokens", seen.data + token + b"\n", seen.version)
+        except Conflict:
+            continue
+        return
+
+
+def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Path, start: Start) -> None:
+    store = LocalStore(tmp_path)
+    store.put("tokens", b"")
+    steps: list[str] = []
+    LocalStore(tmp_path, step=steps.append).put("tokens", b"")
+    holding = steps[steps.index("locked") : steps.index("unmarked")]
+    moved = holding.index("moved")
+    others = [start(leave_tokens, str(tmp_path), f"other{'abcdef'[number]}") for number in range(6)]
+    for child in others:
+        child.hear()
+    taken: list[bytes] = []
+    refused: list[bytes] = []
+    killed_before_the_move: list[bytes] = []
+    killed_after_the_move: list[bytes] = []
+
+    for number in range(32):
+        index = number % len(holding)
+        token = b"victim-%d-0" % number
+        victim = start(leave_a_token_and_stop, str(tmp_path), token, holding[index])
+        assert victim.hear() == holding[index]
+        victim.kill()
+        (killed_after_the_move if index >= moved else killed_before_the_move).append(token)
+        # The others go on: one more of us gets through after each kill.
+        while True:
+            mine = b"test-%d-%d" % (number, len(refused))
+            seen = store.get("tokens")
+            try:
+                store.put_if_match("tokens", seen.data + mine + b"\n", seen.version)
+                taken.append(mine)
+                break
+            except Conflict:
+                refused.append(mine)
+
+    for child in others:
+        child.tell("stop")
+    for child in others:
+        theirs_taken, theirs_refused = child.answer()
+        taken += theirs_taken
+        refused += theirs_refused
+
+    text = store.get("tokens").data
+    there = text.split(b"\n")[:-1]
+    assert text.endswith(b"\n")
+    assert all(TOKEN.fullmatch(token) for token in there)
+    assert len(there) == len(set(there))
+    # What was reported as done is there, and so is what was moved before its writer died; nothing else is.
+    assert set(there) == set(taken) | set(killed_after_the_move)
+    assert not set(there) & (set(refused) | set(killed_before_the_move))
+    assert not files_below(str(tmp_path), ".tmp")
+
+
+def create(parent: Parent, root: str, name: str, count: int) -> list[str]:
+    """When told to, create objects in new directories; return those that were created by this process."""
+    store = LocalStore(root)
+    parent.tell("ready")
+    parent.wait()
+    created = []
+    for number in range(count):
+        path = f"new/{number}/deep/object"
+        try:
+            store.put_if_absent(path, name.encode())
+            created.append(path)
+        except AlreadyExists:
+            assert store.get(path).data
+    return created
+
+
+def test_of_many_processes_that_create_an_object_in_a_new_directory_one_succeeds(tmp_path: Path, start: Start) -> None:
+    root = tmp_path / "not" / "there" / "yet"
+    racing = {f"racer-{number}": start(create, str(root), f"racer-{number}", 20) for number in range(6)}
+    for child in racing.values():
+        child.hear()
+    for child in racing.values():
+        child.tell("go")
+    created = [(path, name) for name, child in racing.items() for path in child.answer()]
+
+    store = LocalStore(root)
+    assert sorted(path for path, _ in created) == sorted(f"new/{number}/deep/object" for number in range(20))
+    assert {path: store.get(path).data.decode() for path, _ in created} == dict(created)

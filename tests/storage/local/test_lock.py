@@ -1,0 +1,289 @@
+"""The lock excludes processes and threads, and goes with its holder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import AlreadyExists, Conflict, OutcomeUnknown, StorageError
+from penstock.storage.local import LocalStore
+from penstock.storage.local.folder import stripe_of
+from penstock.storage.local.lock import locked, locked_if_free
+from tests.storage.local.processes import PATIENCE, Parent, Start
+from tests.storage.local.syncs import is_directory, is_file, watched_syncs
+from tests.storage.local.writers import StopAt, contents_of, put, put_and_stop
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds a lock."""
+    with locked_if_free(str(path)) as descriptor:
+        return descriptor is not None
+
+
+def hold(parent: Parent, path: str) -> None:
+    """Take a lock, and hold it until told to let go."""
+    with locked(path):
+        parent.tell("held")
+        parent.wait()
+
+
+def test_a_lock_that_another_process_holds_is_not_free_until_it_lets_go(tmp_path: Path, start: Start) -> None:
+    holder = start(hold, str(tmp_path / "lock"))
+    holder.hear()
+    assert not is_free(tmp_path / "lock")
+
+    holder.tell("let go")
+    holder.answer()
+    assert is_free(tmp_path / "lock")
+
+
+def test_the_lock_of_a_killed_holder_is_free_at_once(tmp_path: Path, start: Start) -> None:
+    for _ in range(20):
+        holder = start(hold, str(tmp_path / "lock"))
+        holder.hear()
+        assert not is_free(tmp_path / "lock")
+        holder.kill()
+        assert is_free(tmp_path / "lock")
+
+
+def test_writes_that_fail_leave_neither_locks_nor_descriptors_behind(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("manifest", b"old")
+    store.put("dir/object", b"")
+    before = os.listdir("/dev/fd")
+    for _ in range(20):
+        with pytest.raises(Conflict):
+            store.put_if_match("manifest", b"new", "stale")
+        with pytest.raises(AlreadyExists):
+            store.put_if_absent("manifest", b"new")
+        with pytest.raises(StorageError):
+            store.put("dir", b"new")
+        with watched_syncs(is_file), pytest.raises(StorageError):
+            store.put("manifest", b"new")
+        with watched_syncs(is_directory), pytest.raises(OutcomeUnknown):
+            store.put("manifest", b"old")
+        with watched_syncs(is_directory), pytest.raises(StorageError):
+            store.get("manifest")
+
+    assert len(os.listdir("/dev/fd")) == len(before)
+    assert all(is_free(lock) for lock in tmp_path.rglob("*.lock"))
+    assert is_free(tmp_path / ".penstock" / "clock")
+
+
+def test_a_thread_does_not_get_a_lock_that_another_thread_holds(tmp_path: Path) -> None:
+    with locked(str(tmp_path / "lock")):
+        assert not is_free(tmp_path / "lock")
+    assert is_free(tmp_path / "lock")
+
+
+def test_threads_of_one_process_count_together_without_losing_one(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, sync=False)
+    store.put("counter", b"0")
+    together = threading.Barrier(8)
+
+    def count() -> None:
+        together.wait(PATIENCE)
+        for _ in range(50):
+            while True:
+                seen = store.get("counter")
+                try:
+                    store.put_if_match("counter", b"%d" % (int(seen.data) + 1), seen.version)
+                    break
+                except Conflict:
+                    continue
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert store.get("counter").data == b"400"
+
+
+def write_and_fork(parent: Parent, root: str, step: str) -> None:
+    """Write an object; at a step, fork a child that lives on, and then stop."""
+
+    def fork(name: str) -> None:
+        if name != step:
+            return
+        if os.fork() == 0:
+            parent.tell(os.getpid())
+            signal.pause()
+        parent.wait()
+
+    LocalStore(root, step=fork).put("manifest", b"lost")
+
+
+@pytest.mark.parametrize("step", ["locked", "written", "marked"])
+def test_a_child_that_outlives_a_killed_holder_does_not_keep_its_lock(tmp_path: Path, start: Start, step: str) -> None:
+    LocalStore(tmp_path).put("manifest", b"old")
+    holder = start(write_and_fork, str(tmp_path), step)
+    orphan = holder.hear()
+    try:
+        holder.kill()
+
+        assert is_free(tmp_path / ".penstock" / f"{stripe_of('manifest')}.lock")
+        start(put, str(tmp_path), "manifest", b"new").answer()
+        os.kill(orphan, 0)
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+    assert contents_of(str(tmp_path)) == {"manifest": b"new"}
+
+
+def hold_the_clock_and_fork(parent: Parent, root: str) -> None:
+    """Write an object; while the store's clock is locked too, fork a child that lives on, and then stop."""
+
+    def fork() -> float:
+        if os.fork() == 0:
+            parent.tell(os.getpid())
+            signal.pause()
+        parent.wait()
+        return 0.0
+
+    LocalStore(root, clock=fork).put("manifest", b"lost")
+
+
+def test_a_child_that_outlives_a_killed_holder_does_not_keep_the_clock(tmp_path: Path, start: Start) -> None:
+    LocalStore(tmp_path).put("manifest", b"old")
+    holder = start(hold_the_clock_and_fork, str(tmp_path))
+    orphan = holder.hear()
+    try:
+        holder.kill()
+        start(put, str(tmp_path), "manifest", b"new").answer()
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+    assert contents_of(str(tmp_path)) == {"manifest": b"new"}
+
+
+def fork_and_write_in_both(parent: Parent, root: str) -> tuple[int, int]:
+    """While a write holds its lock, fork a child that writes too, and tell how both ended."""
+    children: list[int] = []
+
+    def fork(name: str) -> None:
+        if name == "written" and not children:
+            child = os.fork()
+            if child == 0:
+                try:
+                    LocalStore(root).put("elsewhere/manifest", b"child")
+                finally:
+                    os._exit(0)
+            children.append(child)
+            os.waitpid(child, 0)
+
+    LocalStore(root, step=fork).put("manifest", b"parent")
+    return len(LocalStore(root).get("manifest").data), len(LocalStore(root).get("elsewhere/manifest").data)
+
+
+def test_a_child_forked_in_the_middle_of_a_write_does_not_let_go_of_its_parents_lock(
+    tmp_path: Path, start: Start
+) -> None:
+    assert start(fork_and_write_in_both, str(tmp_path)).answer() == (6, 5)
+
+
+def fork_and_keep(parent: Parent, path: str) -> None:
+    """Hold a lock, fork a child, and keep the lock while the child lives and after it ended."""
+    with locked(path):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        parent.tell("held")
+        parent.wait()
+
+
+def test_a_forked_child_that_ends_does_not_take_its_parents_lock_with_it(tmp_path: Path, start: Start) -> None:
+    holder = start(fork_and_keep, str(tmp_path / "lock"))
+    holder.hear()
+    assert not is_free(tmp_path / "lock")
+    holder.tell("let go")
+    holder.answer()
+    assert is_free(tmp_path / "lock")
+
+
+def is_waited_for(inode: int) -> bool:
+    """Whether the kernel has somebody waiting for a lock on a file."""
+    with open("/proc/locks", encoding="ascii") as locks:
+        return any("->" in line and f":{inode} " in line for line in locks)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="this system does not tell who waits for a lock")
+def test_one_who_waited_for_a_lock_file_that_was_deleted_waits_for_the_one_that_is_there_now(
+    tmp_path: Path, start: Start
+) -> None:
+    path = tmp_path / "lock"
+    first = start(hold, str(path))
+    first.hear()
+    waiting = start(hold, str(path))
+    while not is_waited_for(path.stat().st_ino):
+        pass
+    path.unlink()
+    second = start(hold, str(path))
+    second.hear()
+
+    first.tell("let go")
+    first.answer()
+    while not is_waited_for(path.stat().st_ino):
+        assert not waiting.has_spoken(), "two hold the lock"
+    second.tell("let go")
+    second.answer()
+    assert waiting.hear() == "held"
+    waiting.tell("let go")
+    waiting.answer()
+
+
+def try_to_put(parent: Parent, root: str, data: bytes, step: str) -> str | None:
+    """Write the manifest, stopping at a step on the way; return its version, or nothing if that failed."""
+    try:
+        return LocalStore(root, step=StopAt(parent, step)).put("manifest", data)
+    except StorageError:
+        return None
+
+
+@pytest.mark.parametrize("step", ["temporary file made", "written"])
+def test_a_lock_file_deleted_in_the_middle_of_a_write_never_lets_a_part_of_an_object_be_seen(
+    tmp_path: Path, start: Start, step: str
+) -> None:
+    LocalStore(tmp_path).put("manifest", b"old")
+    contents = {b"old", b"a" * 10_000, b"b" * 20_000}
+    first = start(try_to_put, str(tmp_path), b"a" * 10_000, "marked")
+    first.hear()
+    (tmp_path / ".penstock" / f"{stripe_of('manifest')}.lock").unlink()
+    second = start(try_to_put, str(tmp_path), b"b" * 20_000, step)
+    second.hear()
+
+    first.tell("go on")
+    first_version = first.answer()
+    seen = LocalStore(tmp_path).get("manifest")
+    assert seen.data in contents, f"{len(seen.data)} bytes that nobody wrote"
+    assert first_version in (None, seen.version)
+    second.tell("go on")
+    second_version = second.answer()
+    seen = LocalStore(tmp_path).get("manifest")
+    assert seen.data in contents
+    assert second_version in (None, seen.version)
+
+
+def test_a_lock_file_deleted_between_writes_is_made_again(tmp_path: Path, start: Start) -> None:
+    store = LocalStore(tmp_path)
+    for number in range(5):
+        store.put("manifest", b"%d" % number)
+        for lock in (tmp_path / ".penstock").glob("*.lock"):
+            lock.unlink()
+        assert store.get("manifest").data == b"%d" % number
+
+
+def test_writers_of_names_under_different_locks_do_not_wait_for_each_other(tmp_path: Path, start: Start) -> None:
+    names = [str(number) for number in range(200)]
+    other = next(name for name in names if stripe_of(name) != stripe_of("manifest"))
+    writer = start(put_and_stop, str(tmp_path), "manifest", b"new", "written")
+    writer.hear()
+
+    start(put, str(tmp_path), other, b"other").answer()
+    writer.tell("go on")
+    writer.answer()
+    assert contents_of(str(tmp_path)) == {"manifest": b"new", other: b"other"}

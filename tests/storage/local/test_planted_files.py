@@ -1,0 +1,156 @@
+"""What is not a plain file is no object: it hangs no reader, leaks nothing, and is in no writer's way."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Conflict, InvalidInput, NotFound
+from penstock.storage.local import LocalStore
+from tests.storage.local.processes import Parent, Start
+from tests.storage.local.writers import contents_of
+
+SECRET = b"secret"
+
+
+def plant_pipe(at: Path, secret: Path) -> None:
+    os.mkfifo(at)
+
+
+def plant_socket(at: Path, secret: Path) -> None:
+    # The name of a socket may be too short for the whole path.
+    here = os.open(at.parent, os.O_RDONLY)
+    try:
+        with socket.socket(socket.AF_UNIX) as planted:
+            planted.bind(f"/proc/self/fd/{here}/{at.name}")
+    finally:
+        os.close(here)
+
+
+def plant_link(at: Path, secret: Path) -> None:
+    at.symlink_to(secret)
+
+
+def plant_dangling_link(at: Path, secret: Path) -> None:
+    at.symlink_to(secret.with_name("not there"))
+
+
+def plant_link_to_itself(at: Path, secret: Path) -> None:
+    at.symlink_to(at)
+
+
+PLANTS: dict[str, Callable[[Path, Path], None]] = {
+    "pipe": plant_pipe,
+    "socket": plant_socket,
+    "link": plant_link,
+    "dangling link": plant_dangling_link,
+    "link to itself": plant_link_to_itself,
+}
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def use(parent: Parent, root: str) -> tuple[list[str], int]:
+    """Do everything but a write with the name; return how that ended, and how many descriptors stayed open."""
+    store = LocalStore(root)
+    store.put("warm", b"")
+    before = open_descriptors()
+    ended = []
+    for call in (
+        lambda: store.get("dir/planted"),
+        lambda: store.head("dir/planted"),
+        lambda: store.put_if_match("dir/planted", b"new", "0-0-0"),
+    ):
+        try:
+            ended.append(repr(call()))
+        except (NotFound, Conflict) as error:
+            ended.append(type(error).__name__)
+    ended.append(repr([meta.path for meta in store.list_objects("dir")]))
+    return ended, open_descriptors() - before
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(SECRET)
+    return outside / "file"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    LocalStore(root).put("dir/object", b"object")
+    return root
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_was_planted_under_an_objects_name_is_no_object_and_hangs_nobody(
+    root: Path, secret: Path, start: Start, plant: str
+) -> None:
+    PLANTS[plant](root / "dir" / "planted", secret)
+
+    ended, leaked = start(use, str(root)).answer()
+
+    assert ended == ["NotFound", "NotFound", "Conflict", "['dir/object']"]
+    assert leaked == 0
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_write_takes_the_place_of_what_was_planted_and_touches_nothing_else(
+    root: Path, secret: Path, plant: str
+) -> None:
+    PLANTS[plant](root / "dir" / "planted", secret)
+
+    LocalStore(root).put_if_absent("dir/planted", b"new")
+
+    assert contents_of(str(root)) == {"dir/object": b"object", "dir/planted": b"new"}
+    assert secret.read_bytes() == SECRET
+    assert os.listdir(secret.parent) == [secret.name]
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_deleting_under_the_name_of_what_was_planted_touches_nothing_else(root: Path, secret: Path, plant: str) -> None:
+    PLANTS[plant](root / "dir" / "planted", secret)
+
+    assert LocalStore(root).delete(["dir/planted"])[0].ok
+    assert secret.read_bytes() == SECRET
+    assert contents_of(str(root)) == {"dir/object": b"object"}
+
+
+CALLS: dict[str, Callable[[LocalStore, str], object]] = {
+    "get": lambda store, link: store.get(f"{link}/file"),
+    "head": lambda store, link: store.head(f"{link}/file"),
+    "put": lambda store, link: store.put(f"{link}/file", b"new"),
+    "put_if_absent": lambda store, link: store.put_if_absent(f"{link}/new", b"new"),
+    "delete": lambda store, link: store.delete([f"{link}/file"]),
+    "list": lambda store, link: list(store.list_objects(link)),
+    "list below": lambda store, link: list(store.list_objects(f"{link}/deeper")),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("target", ["outside", "outside/.."])
+def test_a_directory_link_that_leaves_the_store_is_refused(root: Path, secret: Path, call: str, target: str) -> None:
+    (secret.parent / "deeper").mkdir()
+    (secret.parent / "deeper" / "file").write_bytes(SECRET)
+    (root / "dir" / "link").symlink_to(root.parent / target)
+
+    with pytest.raises(InvalidInput, match="leaves the store"):
+        CALLS[call](LocalStore(root), "dir/link")
+    assert secret.read_bytes() == SECRET
+    assert sorted(os.listdir(secret.parent)) == ["deeper", "file"]
+
+
+def test_a_directory_link_that_leaves_the_store_is_not_followed_by_a_listing_from_above(
+    root: Path, secret: Path
+) -> None:
+    (root / "dir" / "link").symlink_to(secret.parent)
+
+    assert contents_of(str(root)) == {"dir/object": b"object"}

@@ -1,0 +1,378 @@
+"""What a lost or a bad reply means: a proxy in front of a real S3 server loses some, and makes some up."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from penstock.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, PenstockError, StorageError
+from penstock.storage import ObjectStore, open_store
+from tests.servers import AzureServer, S3Server
+from tests.storage.conftest import BUCKET
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply that the proxy makes up; the server behind it never sees the request."""
+
+    status: int
+    body: str = ""
+
+
+LOSE_REPLY = "the request reaches the server, and its reply is lost"
+LOSE_REQUEST = "the request never reaches the server"
+PASS = "nothing happens to it"
+Fate = Answer | str
+
+
+class Proxy(ThreadingHTTPServer):
+    """Passes requests on to a server. `fates` says what happens to the next ones, in order; then all pass."""
+
+    daemon_threads = False
+
+    def __init__(self, behind: S3Server) -> None:
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.behind = behind
+        self.fates: list[Fate] = []
+        self.seen: list[str] = []
+        self.passed: list[str] = []
+        self._connections: list[socket.socket] = []
+        self._lock = threading.Lock()
+
+    def fate_of(self, request: str) -> Fate:
+        with self._lock:
+            self.seen.append(request)
+            return self.fates.pop(0) if self.fates else PASS
+
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: object) -> None:
+        assert isinstance(request, socket.socket)
+        with self._lock:
+            self._connections.append(request)
+        super().process_request(request, client_address)
+
+    def hang_up(self) -> None:
+        """End every connection, also those that wait for a next request."""
+        with self._lock:
+            for connection in self._connections:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Passing(BaseHTTPRequestHandler):
+    server: Proxy
+    protocol_version = "HTTP/1.1"
+
+    def handle_request(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        fate = self.server.fate_of(self.command)
+        if isinstance(fate, Answer):
+            self.reply(fate.status, [("Content-Type", "application/xml")], fate.body.encode())
+            return
+        if fate == LOSE_REQUEST:
+            self.close_connection = True
+            return
+        behind = http.client.HTTPConnection(self.server.behind.host, self.server.behind.port, timeout=30)
+        try:
+            behind.request(self.command, self.path, body, dict(self.headers))
+            answer = behind.getresponse()
+            content = answer.read()
+        finally:
+            behind.close()
+        self.server.passed.append(self.command)
+        if fate == LOSE_REPLY:
+            self.close_connection = True
+            return
+        self.reply(answer.status, answer.getheaders(), content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request  # noqa: N815
+
+    def reply(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+        self.send_response_only(status)
+        length = str(len(content))
+        for name, value in headers:
+            if name.lower() == "content-length":
+                length = value  # of what a HEAD would have brought
+            elif name.lower() not in {"connection", "transfer-encoding"}:
+                self.send_header(name, value)
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@contextmanager
+def proxy_to(behind: S3Server) -> Iterator[Proxy]:
+    with Proxy(behind) as proxy:
+        serving = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01}, name="proxy")
+        serving.start()
+        try:
+            yield proxy
+        finally:
+            proxy.shutdown()
+            serving.join()
+            proxy.hang_up()
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    with proxy_to(s3_server) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def direct(s3_server: S3Server, fresh_name: str) -> ObjectStore:
+    """The same place as `store`, around the proxy: what is really there."""
+    return open_store(f"s3://{BUCKET}/{fresh_name}", **s3_server.options)
+
+
+@pytest.fixture
+def store(proxy: Proxy, s3_server: S3Server, fresh_name: str) -> ObjectStore:
+    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}"}
+    return open_store(f"s3://{BUCKET}/{fresh_name}", **options)
+
+
+CONDITIONAL: dict[str, Callable[[ObjectStore, str], str]] = {
+    "put_if_absent": lambda store, _: store.put_if_absent("new", b"mine"),
+    "put_if_match": lambda store, version: store.put_if_match("old", b"mine", version),
+}
+TARGET = {"put_if_absent": "new", "put_if_match": "old"}
+
+
+@pytest.fixture(params=CONDITIONAL)
+def conditional(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def failure(conditional: str, store: ObjectStore, direct: ObjectStore) -> PenstockError:
+    """Try a conditional write that fails, and return its error."""
+    version = direct.put("old", b"before")
+    with pytest.raises(PenstockError) as caught:
+        CONDITIONAL[conditional](store, version)
+    return caught.value
+
+
+# The control: nothing goes wrong
+
+
+def test_through_the_proxy_everything_works(store: ObjectStore, proxy: Proxy, direct: ObjectStore) -> None:
+    version = store.put_if_absent("object", b"1")
+    version = store.put_if_match("object", b"2", version)
+    assert store.get("object").data == direct.get("object").data == b"2"
+    assert store.head("object").version == version
+    assert proxy.seen == proxy.passed == ["PUT", "PUT", "GET", "HEAD"]
+
+
+# Conditional writes are tried once
+
+
+def test_a_conditional_write_whose_reply_is_lost_is_of_unknown_outcome_and_not_tried_again(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
+) -> None:
+    proxy.fates = [LOSE_REPLY]
+    assert type(failure(conditional, store, direct)) is OutcomeUnknown
+    assert proxy.seen == proxy.passed == ["PUT"]
+    assert direct.get(TARGET[conditional]).data == b"mine"
+
+
+def test_a_conditional_write_that_is_lost_on_its_way_is_of_unknown_outcome_and_not_tried_again(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
+) -> None:
+    proxy.fates = [LOSE_REQUEST]
+    assert type(failure(conditional, store, direct)) is OutcomeUnknown
+    assert proxy.seen == ["PUT"]
+    assert proxy.passed == []
+    assert direct.get("old").data == b"before"
+
+
+def test_a_lost_reply_on_a_connection_that_was_used_before_is_not_tried_again_either(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
+) -> None:
+    proxy.fates = [PASS, LOSE_REPLY]
+    store.put_if_absent("earlier", b"")
+    assert type(failure(conditional, store, direct)) is OutcomeUnknown
+    assert proxy.seen == proxy.passed == ["PUT", "PUT"]
+
+
+def test_an_unknown_outcome_says_what_to_do(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
+) -> None:
+    proxy.fates = [LOSE_REPLY]
+    message = str(failure(conditional, store, direct))
+    assert TARGET[conditional] in message
+    assert store.url in message
+    assert "may have happened" in message
+    assert "read it again" in message
+
+
+def test_a_large_conditional_write_is_one_request(store: ObjectStore, proxy: Proxy, direct: ObjectStore) -> None:
+    large = bytes(12 << 20)
+    store.put_if_match("large", large, store.put_if_absent("large", large[1:]))
+    assert proxy.seen == ["PUT", "PUT"]
+    assert direct.head("large").size == len(large)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])
+def test_a_server_that_fails_at_a_conditional_write_leaves_its_outcome_unknown(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, status: int
+) -> None:
+    proxy.fates = [Answer(status, "<Error><Code>InternalError</Code></Error>")]
+    assert type(failure(conditional, store, direct)) is OutcomeUnknown
+    assert proxy.seen == ["PUT"]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_conditional_write_that_is_forbidden_did_not_happen(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, status: int
+) -> None:
+    proxy.fates = [Answer(status, "<Error><Code>AccessDenied</Code></Error>")]
+    assert type(failure(conditional, store, direct)) is StorageError
+    assert proxy.seen == ["PUT"]
+    assert [found.path for found in direct.list_objects()] == ["old"]
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_conditional_write_that_somebody_was_faster_with_is_lost(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, status: int
+) -> None:
+    # S3 says 409 while another conditional write to that object is under way.
+    proxy.fates = [Answer(status, "<Error><Code>ConditionalRequestConflict</Code></Error>")]
+    expected = AlreadyExists if conditional == "put_if_absent" else Conflict
+    assert type(failure(conditional, store, direct)) is expected
+    assert proxy.seen == ["PUT"]
+
+
+# Everything else is tried again
+
+
+@pytest.mark.parametrize(
+    "fate", [LOSE_REPLY, LOSE_REQUEST, Answer(500), Answer(503)], ids=["reply", "request", 500, 503]
+)
+def test_a_plain_put_is_tried_again(store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate) -> None:
+    proxy.fates = [fate, fate]
+    version = store.put("object", b"content")
+    assert proxy.seen == ["PUT", "PUT", "PUT"]
+    assert direct.get("object").data == b"content"
+    assert direct.get("object").version == version
+
+
+@pytest.mark.parametrize(
+    "fate", [LOSE_REPLY, LOSE_REQUEST, Answer(500), Answer(503)], ids=["reply", "request", 500, 503]
+)
+def test_a_read_is_tried_again(store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate) -> None:
+    direct.put("object", b"content")
+    proxy.fates = [fate, fate]
+    assert store.get("object").data == b"content"
+    proxy.fates = [fate]
+    assert store.head("object").size == 7
+    proxy.fates = [fate]
+    assert [found.path for found in store.list_objects()] == ["object"]
+    assert proxy.seen == ["GET", "GET", "GET", "HEAD", "HEAD", "GET", "GET"]
+
+
+@pytest.mark.parametrize(
+    "fate", [LOSE_REPLY, LOSE_REQUEST, Answer(500), Answer(503)], ids=["reply", "request", 500, 503]
+)
+def test_a_delete_is_tried_again(store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate) -> None:
+    direct.put("a", b"")
+    direct.put("b", b"")
+    proxy.fates = [fate]
+    assert [result.ok for result in store.delete(["a", "b"])] == [True, True]
+    assert list(direct.list_objects()) == []
+
+
+def test_a_plain_put_that_fails_for_good_is_of_unknown_outcome(
+    proxy: Proxy, s3_server: S3Server, fresh_name: str
+) -> None:
+    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}", "max_retries": 1}
+    store = open_store(f"s3://{BUCKET}/{fresh_name}", **options)
+    proxy.fates = [LOSE_REPLY, LOSE_REPLY]
+    with pytest.raises(OutcomeUnknown):
+        store.put("object", b"")
+    assert proxy.seen == ["PUT", "PUT"]
+
+
+def test_a_read_that_fails_for_good_is_a_storage_error(proxy: Proxy, s3_server: S3Server, fresh_name: str) -> None:
+    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}", "max_retries": 1}
+    store = open_store(f"s3://{BUCKET}/{fresh_name}", **options)
+    for read in (lambda: store.get("object"), lambda: store.head("object"), lambda: list(store.list_objects())):
+        proxy.fates = [LOSE_REPLY, LOSE_REPLY]
+        with pytest.raises(StorageError) as caught:
+            read()
+        assert type(caught.value) is StorageError
+
+
+def test_a_delete_that_fails_for_good_says_so_for_each_path(
+    proxy: Proxy, s3_server: S3Server, direct: ObjectStore, fresh_name: str
+) -> None:
+    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}", "max_retries": 0}
+    store = open_store(f"s3://{BUCKET}/{fresh_name}", **options)
+    direct.put("a", b"")
+    proxy.fates = [Answer(403)] * 10
+    results = store.delete(["a", "b"])
+    assert [(result.path, result.ok, type(result.error)) for result in results] == [
+        ("a", False, StorageError),
+        ("b", False, StorageError),
+    ]
+    assert direct.get("a").data == b""
+
+
+# A place that is not there
+
+
+def operations(store: ObjectStore) -> dict[str, Callable[[], object]]:
+    return {
+        "get": lambda: store.get("object"),
+        "put": lambda: store.put("object", b""),
+        "put_if_absent": lambda: store.put_if_absent("object", b""),
+        "put_if_match": lambda: store.put_if_match("object", b"", '"0123456789abcdef0123456789abcdef"'),
+        "list_objects": lambda: list(store.list_objects()),
+    }
+
+
+@pytest.mark.parametrize("operation", ["get", "put", "put_if_absent", "put_if_match", "list_objects"])
+@pytest.mark.parametrize("cloud", ["s3", "azure"])
+def test_a_missing_bucket_is_not_taken_for_a_missing_object(
+    cloud: str, operation: str, request: pytest.FixtureRequest
+) -> None:
+    if cloud == "s3":
+        s3: S3Server = request.getfixturevalue("s3_server")
+        store = open_store("s3://missing/prefix", **s3.options)
+    else:
+        azure: AzureServer = request.getfixturevalue("azure_server")
+        store = open_store("az://missing/prefix", **azure.options)
+    with pytest.raises(StorageError, match=r"(?s)://missing/.*(NoSuchBucket|ContainerNotFound)") as caught:
+        operations(store)[operation]()
+    assert type(caught.value) is StorageError
+
+
+def test_the_answer_of_a_missing_object_is_told_from_that_of_a_missing_bucket(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore
+) -> None:
+    proxy.fates = [Answer(404, "<Error><Code>NoSuchKey</Code></Error>")]
+    with pytest.raises(NotFound):
+        store.get("object")
+    proxy.fates = [Answer(404, "<Error><Code>NoSuchKey</Code></Error>")]
+    with pytest.raises(Conflict):
+        store.put_if_match("object", b"", direct.put("object", b""))
+
+
+def test_a_server_that_is_not_there_is_a_storage_error_that_names_the_store() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = {"endpoint": f"http://127.0.0.1:{port}", "allow_http": True, "skip_signature": True, "max_retries": 0}
+    store = open_store("s3://bucket/prefix", region="us-east-1", **options)
+    with pytest.raises(StorageError, match="s3://bucket/prefix") as caught:
+        store.get("object")
+    assert type(caught.value) is StorageError
+    with pytest.raises(StorageError, match="s3://bucket/prefix"):
+        store.put_if_absent("object", b"")
