@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ class Answer:
 
     status: int
     body: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 LOSE_REPLY = "the request reaches the server, and its reply is lost"
@@ -43,6 +45,7 @@ class Proxy(ThreadingHTTPServer):
         self.fates: list[Fate] = []
         self.seen: list[str] = []
         self.passed: list[str] = []
+        self.generations: list[str | None] = []  # that requests were conditional on, in the words of GCS
         self._connections: list[socket.socket] = []
         self._lock = threading.Lock()
 
@@ -71,9 +74,10 @@ class _Passing(BaseHTTPRequestHandler):
 
     def handle_request(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.generations.append(self.headers.get("x-goog-if-generation-match"))
         fate = self.server.fate_of(self.command)
         if isinstance(fate, Answer):
-            self.reply(fate.status, [("Content-Type", "application/xml")], fate.body.encode())
+            self.reply(fate.status, [("Content-Type", "application/xml"), *fate.headers], fate.body.encode())
             return
         if fate == LOSE_REQUEST:
             self.close_connection = True
@@ -324,6 +328,60 @@ def test_a_delete_that_fails_for_good_says_so_for_each_path(
         ("b", False, StorageError),
     ]
     assert direct.get("a").data == b""
+
+
+# GCS, of which there is no server here: what is sent, and what is made of the answers that its documentation has
+
+GCS_OBJECT = (("ETag", '"5d41402abc4b2a76b9719d911017c592"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"))
+GCS_LISTING = """<?xml version='1.0' encoding='UTF-8'?>
+<ListBucketResult xmlns='http://doc.s3.amazonaws.com/2006-03-01'>
+<Name>bucket</Name><Prefix>prefix/</Prefix><KeyCount>1</KeyCount><IsTruncated>false</IsTruncated>
+<Contents><Key>prefix/a/object</Key><Generation>17</Generation><MetaGeneration>1</MetaGeneration>
+<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"5d41402abc4b2a76b9719d911017c592"</ETag>
+<Size>5</Size></Contents>
+</ListBucketResult>"""
+
+
+def gcs_object(generation: int, body: str = "") -> Answer:
+    return Answer(200, body, (*GCS_OBJECT, ("x-goog-generation", str(generation))))
+
+
+@pytest.fixture
+def gcs(proxy: Proxy) -> ObjectStore:
+    key = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+    key["gcs_base_url"] = f"http://127.0.0.1:{proxy.server_port}"
+    return open_store("gs://bucket/prefix", service_account_key=json.dumps(key), allow_http=True, max_retries=0)
+
+
+def test_a_version_of_gcs_is_a_generation_and_writes_are_conditional_on_it(gcs: ObjectStore, proxy: Proxy) -> None:
+    proxy.fates = [gcs_object(17), gcs_object(17, "hello"), gcs_object(17), gcs_object(18), gcs_object(19)]
+    assert gcs.put_if_absent("object", b"hello") == "17"
+    assert gcs.get("object").version == "17"
+    assert gcs.head("object").version == "17"
+    assert gcs.put_if_match("object", b"hello", "17") == "18"
+    assert gcs.put("object", b"hello") == "19"
+    assert proxy.seen == ["PUT", "GET", "HEAD", "PUT", "PUT"]
+    assert proxy.generations == ["0", None, None, "17", None]
+
+
+def test_a_generation_of_gcs_that_is_not_there_any_more_is_a_lost_write(gcs: ObjectStore, proxy: Proxy) -> None:
+    proxy.fates = [Answer(412, "<Error><Code>PreconditionFailed</Code></Error>")] * 2
+    with pytest.raises(AlreadyExists):
+        gcs.put_if_absent("object", b"")
+    with pytest.raises(Conflict):
+        gcs.put_if_match("object", b"", "17")
+    assert proxy.seen == ["PUT", "PUT"]
+
+
+def test_a_listing_of_gcs_is_read_although_the_engine_leaves_out_its_generations(
+    gcs: ObjectStore, proxy: Proxy
+) -> None:
+    # The second answer is for a store that asks for the generation of each object it lists.
+    proxy.fates = [Answer(200, GCS_LISTING), gcs_object(17, "hello")]
+    (found,) = gcs.list_objects()
+    assert found.path == "a/object"
+    assert found.size == 5
+    assert found.version
 
 
 # A place that is not there

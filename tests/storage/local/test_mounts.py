@@ -167,3 +167,16 @@ def test_a_system_without_a_table_of_mounts_refuses_nothing(
     mounts_are(None)
 
     LocalStore(tmp_path).put("object", b"")
+
+
+def test_a_network_file_system_mounted_below_the_root_is_refused_when_it_is_written_to(
+    tmp_path: Path, mounts_are: Callable[[str | None], None]
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put("local/object", b"")
+    mounts_are(table(f"30 21 0:5 / {os.path.realpath(tmp_path / 'mounted')} rw - nfs4 host:/x rw"))
+
+    with pytest.raises(InvalidInput, match="network file system"):
+        store.put("mounted/object", b"")
+    store.put("local/object", b"again")
+    assert not (tmp_path / "mounted").exists()

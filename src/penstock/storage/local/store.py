@@ -255,6 +255,7 @@ class LocalStore:
     def _prepare(self, folder: Folder) -> None:
         for one in (self._top, folder):
             if one.path not in self._prepared or not one.is_prepared():
+                refuse_network(one.path)  # a directory below the root may be a mount point
                 one.prepare()
                 self._prepared.add(one.path)
 
