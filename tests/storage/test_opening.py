@@ -416,3 +416,29 @@ print("obstore" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, timeout=60, check=True)
     assert done.stdout.split() == [b"False", b"True"]
+
+
+# Mistakes that are easily made
+
+
+def test_a_file_url_as_java_writes_it_is_a_directory(tmp_path: Path) -> None:
+    assert open_store(f"file:{tmp_path}/a%20b").url == f"file://{tmp_path}/a%20b"
+
+
+@pytest.mark.parametrize("where", ["s3:/bucket", "gs:bucket", "az:/container", "memory:name"])
+def test_a_url_without_its_slashes_is_not_taken_for_a_directory(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="slashes"):
+        open_store(where).put("object", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_endpoint_that_is_not_encrypted_must_be_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP", raising=False)
+    with pytest.raises(InvalidInput, match="allow_http"):
+        open_store("s3://bucket", endpoint="http://127.0.0.1:1")
+    assert "endpoint='http://127.0.0.1:1'" in repr(
+        open_store("s3://bucket", endpoint="http://127.0.0.1:1", allow_http=True)
+    )

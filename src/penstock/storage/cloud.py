@@ -20,7 +20,7 @@ from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Out
 from penstock.storage.measuring import measured
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
 from penstock.storage.paths import check_path, check_paths, check_prefix
-from penstock.storage.redaction import redact, secrets_of, show_options
+from penstock.storage.redaction import is_endpoint, redact, secrets_of, show_options
 
 if TYPE_CHECKING:
     from obstore import PutMode, PutResult
@@ -171,11 +171,13 @@ class CloudStore:
         return [DeleteResult(path) for path in paths]
 
     def _version(self, answer: Mapping[str, Any]) -> str:
-        # GCS compares generations, the others entity tags; each has its own condition on a write.
-        version = str(answer.get("version" if self._scheme == "gs" else "e_tag") or "")
-        if not version:
+        # GCS compares generations, the others entity tags; each has its own condition on a write. A listing of GCS has
+        # no generations: the tag it shows is never taken for one.
+        if self._scheme == "gs" and answer.get("version"):
+            return str(answer["version"])
+        if not answer.get("e_tag"):
             raise StorageError(f"{self._url} gives its objects no version, so nothing could be replaced safely there")
-        return version if self._scheme == "gs" else _quoted(version)
+        return _quoted(str(answer["e_tag"]))
 
     def _meta(self, meta: Mapping[str, Any]) -> ObjectMeta:
         return ObjectMeta(meta["path"], meta["size"], meta["last_modified"], self._version(meta))
@@ -207,8 +209,8 @@ class CloudStore:
     def _client(self, retries: int, deadline: timedelta) -> S3Store | GCSStore | AzureStore:
         given = {name: value for name, value in self._options.items() if name not in {"max_retries", "retry_timeout"}}
         for name, value in given.items():
-            if "endpoint" in name.lower() or name == "base_url":
-                _check_endpoint(name, value)
+            if is_endpoint(name):
+                _check_endpoint(name, value, allow_http=self._allows_http())
         # Among the configuration, where they add to the environment's; as client options they would replace it.
         config = {name: _in_words(name, value) for name, value in given.items() if name not in _CLIENT_OPTIONS}
         client = {name: value for name, value in given.items() if name in _CLIENT_OPTIONS}
@@ -223,6 +225,10 @@ class CloudStore:
             text = str(error).partition("Debug source:")[0].strip()
             problem = redact(text, secrets_of(self._options))
         raise InvalidInput(f"{self._url} cannot be opened with these options: {problem}")
+
+    def _allows_http(self) -> bool:
+        names = [*self._options, *os.environ]
+        return any(name.lower().endswith("allow_http") or name.lower().endswith("use_emulator") for name in names)
 
     def _retry_options(self) -> tuple[int, timedelta]:
         given = self._options.get("max_retries", _MAX_RETRIES)
@@ -272,7 +278,7 @@ def _in_words(name: str, value: object) -> object:
     return value if seconds is None else f"{seconds // timedelta(milliseconds=1)}ms"
 
 
-def _check_endpoint(name: str, value: object) -> None:
+def _check_endpoint(name: str, value: object, *, allow_http: bool) -> None:
     problem = f"{name} must be a URL such as http://127.0.0.1:9000"
     if not isinstance(value, str) or re.search(r"\s", value):
         raise InvalidInput(problem)
@@ -283,6 +289,8 @@ def _check_endpoint(name: str, value: object) -> None:
         usable = False
     if not usable:
         raise InvalidInput(problem)
+    if parts.scheme == "http" and not allow_http:
+        raise InvalidInput(f"{name} is an http:// URL, which is not encrypted: if that is meant, give allow_http=True")
 
 
 def _check_process() -> None:

@@ -42,7 +42,7 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
         return where
     scheme, separator, rest = where.partition("://")
     if not separator:
-        return _open_local(where, options)
+        return _open_local(_bare_path(where), options)
     if scheme == "memory":
         _refuse_unknown(options, ())
         return MemoryStore(rest.rstrip("/"))
@@ -75,6 +75,15 @@ def _open_cloud(scheme: str, where: str, options: Mapping[str, object]) -> Objec
             "better given in the environment or as options"
         )
     return CloudStore(scheme, bucket, check_prefix(prefix), options)
+
+
+def _bare_path(where: str) -> str:
+    scheme, separator, rest = where.partition(":")
+    if separator and scheme == "file":  # as Java writes it: file:/dir
+        return unquote(rest)
+    if separator and scheme in {"memory", *_CLOUDS}:
+        raise InvalidInput(f"this {scheme}: URL lacks its two slashes: {_SCHEMES}")
+    return where
 
 
 def _file_path(where: str) -> str:

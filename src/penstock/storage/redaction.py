@@ -68,9 +68,21 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def secrets_of(options: Mapping[str, object]) -> list[str]:
     """Collect the values that must never be shown: of the options, and of the environment's credentials."""
-    given = [text for name, value in options.items() if not is_plain(name) for text in _texts(value)]
+    given = [text for name, value in options.items() for text in _secret_texts(name, value)]
     around = [value for name, value in os.environ.items() if _SECRET_VARIABLE.match(name)]
     return [value for value in (*given, *around) if len(value) >= _SHORTEST]
+
+
+def _secret_texts(name: str, value: object) -> Iterable[str]:
+    if is_endpoint(name):
+        # Where a store is may be shown; who is let in there may not.
+        return _user_info(str(value))
+    return () if is_plain(name) else _texts(value)
+
+
+def _user_info(url: str) -> list[str]:
+    before = url.rpartition("@")[0].rpartition("://")[2]
+    return [before, *before.split(":", 1)] if before else []
 
 
 def _texts(value: object) -> Iterable[str]:
@@ -85,6 +97,11 @@ def _texts(value: object) -> Iterable[str]:
         yield str(value)
 
 
+def is_endpoint(name: str) -> bool:
+    """Say whether an option is the address of a service."""
+    return "endpoint" in name.lower() or name.lower() in {"base_url", "google_base_url"}
+
+
 def is_plain(name: str) -> bool:
     """Say whether an option's value may be shown."""
     return name.lower().removeprefix("aws_").removeprefix("google_") in _PLAIN
@@ -97,7 +114,10 @@ def show_options(options: Mapping[str, object]) -> str:
     "region='eu-west-1', secret_access_key=***"
     """
     return ", ".join(
-        f"{name}={value!r}" if is_plain(name) else f"{name}={HIDDEN}" for name, value in sorted(options.items())
+        f"{name}={redact(repr(value), secrets_of({name: value}))}"
+        if is_plain(name) or is_endpoint(name)
+        else f"{name}={HIDDEN}"
+        for name, value in sorted(options.items())
     )
 
 
