@@ -112,8 +112,9 @@ def wrong_with(caller: Caller, seed: int, where: str) -> str | None:
     return None
 
 
-def test_evidence_never_counts_twice_nor_what_did_not_happen() -> None:
-    wrong = {seed: wrong_with(by_evidence, seed, f"memory://evidence-{uuid.uuid4()}") for seed in range(500)}
+@pytest.mark.parametrize("seeds", [500, pytest.param(20_000, marks=pytest.mark.chaos)])
+def test_evidence_never_counts_twice_nor_what_did_not_happen(seeds: int) -> None:
+    wrong = {seed: wrong_with(by_evidence, seed, f"memory://evidence-{uuid.uuid4()}") for seed in range(seeds)}
     assert set(wrong.values()) == {None}
 
 

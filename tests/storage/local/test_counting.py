@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from penstock.errors import AlreadyExists, Conflict
 from penstock.storage.local import LocalStore
 from tests.storage.local.processes import Parent, Start
@@ -105,6 +107,56 @@ def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Pat
     assert set(there) == set(taken) | set(killed_after_the_move)
     assert not set(there) & (set(refused) | set(killed_before_the_move))
     assert not files_below(str(tmp_path), ".tmp")
+
+
+def leave_tokens_when_told(parent: Parent, root: str, name: str, count: int) -> list[bytes]:
+    """When told to, append so many tokens, reading again after each conflict; return them when they are done."""
+    store = LocalStore(root)
+    parent.tell("ready")
+    parent.wait()
+    done = []
+    for number in range(count):
+        token = b"%s-%d-0" % (name.encode(), number)
+        while True:
+            seen = store.get("tokens")
+            try:
+                store.put_if_match("tokens", seen.data + token + b"\n", seen.version)
+            except Conflict:
+                continue
+            break
+        done.append(token)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("count", "kills"), [(50, 20), pytest.param(500, 300, marks=[pytest.mark.chaos, pytest.mark.timeout(1200)])]
+)
+def test_sixteen_processes_lose_no_increment_while_another_is_killed_holding_the_lock_again_and_again(
+    tmp_path: Path, start: Start, count: int, kills: int
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put("tokens", b"")
+    steps: list[str] = []
+    LocalStore(tmp_path, step=steps.append).put("tokens", b"")
+    holding = steps[steps.index("locked") : steps.index("unmarked")]
+    counting = [start(leave_tokens_when_told, str(tmp_path), f"other{'abcdefghijklmnop'[n]}", count) for n in range(16)]
+    for child in counting:
+        child.hear()
+    for child in counting:
+        child.tell("go")
+    moved = []
+    for number in range(kills):
+        step = holding[number % len(holding)]
+        token = b"victim-%d-0" % number
+        victim = start(leave_a_token_and_stop, str(tmp_path), token, step)
+        assert victim.hear() == step
+        victim.kill()
+        moved += [token] if holding.index(step) >= holding.index("moved") else []
+    done = [token for child in counting for token in child.answer()]
+
+    there = store.get("tokens").data.split(b"\n")[:-1]
+    assert len(done) == 16 * count
+    assert sorted(there) == sorted([*done, *moved])
 
 
 def create(parent: Parent, root: str, name: str, count: int) -> list[str]:
