@@ -1,8 +1,8 @@
 """After anything but success, evidence decides and not a number: counting through a store that loses replies.
 
-The object is a counter with the tokens of those who counted. `by_evidence` follows the rule of the storage page;
-`by_number` concludes from the count, `by_trying_again` takes every failure for one. All three are run
-through the same faults and judged by the same check, which has to pass the first and catch the others.
+The object is a list with the tokens of those who counted. `by_evidence` follows the rule of the storage page;
+`by_number` concludes from the count, `by_trying_again` takes every failure for one. All three meet the same faults
+and the same check, which has to pass the first and catch the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -23,11 +22,7 @@ PATH = "counter"
 INCREMENTS = 10
 
 
-@dataclass
-class Tally:
-    """What a caller believes it has counted."""
-
-    counted: list[str] = field(default_factory=list)
+Judge = Callable[[str, list[str], list[str]], bool]
 
 
 def read(store: ObjectStore) -> tuple[list[str], str | None]:
@@ -50,40 +45,30 @@ def write(store: ObjectStore, tokens: list[str], version: str | None) -> None:
         store.put_if_match(PATH, data, version)
 
 
-def by_evidence(store: ObjectStore, token: str, tally: Tally) -> None:
+def count(store: ObjectStore, token: str, judge: Judge) -> None:
+    """Add a token; after anything but success read again, and let the judge say whether it was added all the same."""
+    tokens, version = read(store)
     while True:
-        tokens, version = read(store)
-        if token in tokens:
-            break
         try:
             write(store, [*tokens, token], version)
         except StorageError:
+            before, (tokens, version) = tokens, read(store)
+            if judge(token, before, tokens):
+                return
             continue
-        break
-    tally.counted.append(token)
+        return
 
 
-def by_number(store: ObjectStore, token: str, tally: Tally) -> None:
-    while True:
-        tokens, version = read(store)
-        try:
-            write(store, [*tokens, token], version)
-        except StorageError:
-            if len(read(store)[0]) < len(tokens) + 1:
-                continue
-        break
-    tally.counted.append(token)
+def by_evidence(token: str, before: list[str], after: list[str]) -> bool:
+    return token in after
 
 
-def by_trying_again(store: ObjectStore, token: str, tally: Tally) -> None:
-    while True:
-        tokens, version = read(store)
-        try:
-            write(store, [*tokens, token], version)
-        except StorageError:
-            continue
-        break
-    tally.counted.append(token)
+def by_number(token: str, before: list[str], after: list[str]) -> bool:
+    return len(after) >= len(before) + 1
+
+
+def by_trying_again(token: str, before: list[str], after: list[str]) -> bool:
+    return False
 
 
 def third_party(store: ObjectStore, path: str) -> None:
@@ -92,24 +77,19 @@ def third_party(store: ObjectStore, path: str) -> None:
     write(store, [*tokens, f"other-{uuid.uuid4()}"], version)
 
 
-Caller = Callable[[ObjectStore, str, Tally], None]
-
-
-def wrong_with(caller: Caller, seed: int, where: str) -> str | None:
+def wrong_with(judge: Judge, seed: int, where: str) -> str | None:
     """Count through a faulty store, then say what is wrong with the result, if anything."""
     store = FaultyStore(
         open_store(where), seed, rates=dict.fromkeys(Fault, 0.15), third_party=third_party, sleep=lambda _: None
     )
-    tally = Tally()
-    for number in range(INCREMENTS):
-        caller(store, f"mine-{number}", tally)
+    counted = [f"mine-{number}" for number in range(INCREMENTS)]
+    for token in counted:
+        count(store, token, judge)
     with store.quiet():
         mine = [token for token in read(store)[0] if token.startswith("mine-")]
     if len(mine) != len(set(mine)):
         return "counted twice"
-    if set(tally.counted) != set(mine):
-        return "counted what did not happen" if set(tally.counted) - set(mine) else "did not count what happened"
-    return None
+    return None if set(mine) == set(counted) else "counted what did not happen"
 
 
 @pytest.mark.parametrize("seeds", [500, pytest.param(20_000, marks=pytest.mark.chaos)])
@@ -129,12 +109,12 @@ def test_a_caller_that_takes_its_own_success_for_a_conflict_is_caught_counting_t
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.LATE, Fault.APPLIED_THEN_CONFLICT])
-def test_each_fault_alone_followed_by_a_third_party_is_told_by_evidence_and_not_by_the_number(fault: Fault) -> None:
-    def after(caller: Caller) -> list[str]:
+def test_each_fault_alone_is_told_by_evidence_and_not_by_trying_again(fault: Fault) -> None:
+    def after(judge: Judge) -> list[str]:
         store = FaultyStore(open_store(f"memory://{uuid.uuid4()}"), rates={}, third_party=third_party)
-        caller(store, "mine-0", Tally())
+        count(store, "mine-0", judge)
         store.inject(fault, operation="put_if_match")
-        caller(store, "mine-1", Tally())
+        count(store, "mine-1", judge)
         with store.quiet():
             return read(store)[0]
 

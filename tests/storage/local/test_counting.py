@@ -46,9 +46,8 @@ def leave_tokens(parent: Parent, root: str, name: str) -> tuple[list[bytes], lis
     return taken, refused
 
 
-def leave_a_token_and_stop(parent: Parent, root: str, token: bytes, step: str) -> None:
-    """Append a token, and stop at a step of the write that gets so far."""
-    store = LocalStore(root, step=StopAt(parent, step))
+def append(store: LocalStore, token: bytes) -> None:
+    """Append a token, reading again after each conflict."""
     while True:
         seen = store.get("tokens")
         try:
@@ -56,6 +55,11 @@ def leave_a_token_and_stop(parent: Parent, root: str, token: bytes, step: str) -
         except Conflict:
             continue
         return
+
+
+def leave_a_token_and_stop(parent: Parent, root: str, token: bytes, step: str) -> None:
+    """Append a token, and stop at a step of the write that gets so far."""
+    append(LocalStore(root, step=StopAt(parent, step)), token)
 
 
 def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Path, start: Start) -> None:
@@ -117,13 +121,7 @@ def leave_tokens_when_told(parent: Parent, root: str, name: str, count: int) -> 
     done = []
     for number in range(count):
         token = b"%s-%d-0" % (name.encode(), number)
-        while True:
-            seen = store.get("tokens")
-            try:
-                store.put_if_match("tokens", seen.data + token + b"\n", seen.version)
-            except Conflict:
-                continue
-            break
+        append(store, token)
         done.append(token)
     return done
 
