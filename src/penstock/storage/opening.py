@@ -33,7 +33,7 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
     'memory://events'
     """
     if isinstance(where, os.PathLike):
-        return _open_local(os.fspath(where), options)
+        return _open_local(os.fsdecode(where), options)
     if not isinstance(where, str):
         if not isinstance(where, ObjectStore):
             raise InvalidInput(f"a store is a URL, a path or an ObjectStore, not {type(where).__name__}")
@@ -80,7 +80,7 @@ def _open_cloud(scheme: str, where: str, options: Mapping[str, object]) -> Objec
 def _bare_path(where: str) -> str:
     scheme, separator, rest = where.partition(":")
     if separator and scheme == "file":  # as Java writes it: file:/dir
-        return unquote(rest)
+        return unquote(rest, errors="surrogateescape")
     if separator and scheme in {"memory", *_CLOUDS}:
         raise InvalidInput(f"this {scheme}: URL lacks its two slashes: {_SCHEMES}")
     return where
@@ -92,7 +92,7 @@ def _file_path(where: str) -> str:
         raise InvalidInput("this file:// URL names a host; those of this host have three slashes: file:///dir")
     if parts.query or parts.fragment:
         raise InvalidInput(f"the file URL file://{parts.path} has a query or fragment; write ? and # as %3F and %23")
-    return unquote(parts.path)
+    return unquote(parts.path, errors="surrogateescape")
 
 
 def _refuse_unknown(options: Mapping[str, object], known: tuple[str, ...]) -> None:

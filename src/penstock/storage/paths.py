@@ -28,6 +28,11 @@ def check_path(path: str) -> str:
     return path
 
 
+def is_path(path: str) -> bool:
+    """Say whether a path is one that `check_path` accepts."""
+    return _problem(path) is None
+
+
 def check_prefix(prefix: str) -> str:
     """Return the prefix without a closing slash; an empty one stands for the whole store.
 

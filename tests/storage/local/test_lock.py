@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from io import FileIO
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -20,13 +26,13 @@ from tests.storage.local.writers import StopAt, contents_of, put, put_and_stop
 
 def is_free(path: Path) -> bool:
     """Whether nobody holds a lock."""
-    with locked_if_free(str(path)) as descriptor:
+    with locked_if_free(str(path), FileIO) or nullcontext() as descriptor:
         return descriptor is not None
 
 
 def hold(parent: Parent, path: str) -> None:
     """Take a lock, and hold it until told to let go."""
-    with locked(path):
+    with locked(path, FileIO):
         parent.tell("held")
         parent.wait()
 
@@ -75,7 +81,7 @@ def test_writes_that_fail_leave_neither_locks_nor_descriptors_behind(tmp_path: P
 
 
 def test_a_thread_does_not_get_a_lock_that_another_thread_holds(tmp_path: Path) -> None:
-    with locked(str(tmp_path / "lock")):
+    with locked(str(tmp_path / "lock"), FileIO):
         assert not is_free(tmp_path / "lock")
     assert is_free(tmp_path / "lock")
 
@@ -187,7 +193,7 @@ def test_a_child_forked_in_the_middle_of_a_write_does_not_let_go_of_its_parents_
 
 def fork_and_keep(parent: Parent, path: str) -> None:
     """Hold a lock, fork a child, and keep the lock while the child lives and after it ended."""
-    with locked(path):
+    with locked(path, FileIO):
         child = os.fork()
         if child == 0:
             os._exit(0)
@@ -287,3 +293,57 @@ def test_writers_of_names_under_different_locks_do_not_wait_for_each_other(tmp_p
     writer.tell("go on")
     writer.answer()
     assert contents_of(str(tmp_path)) == {"manifest": b"new", other: b"other"}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt as the nth Python function of some work is entered, as a signal does."""
+
+    def __init__(self, at: int) -> None:
+        self.entered = 0
+        self._at = at
+
+    def during(self, work: Callable[[], object]) -> BaseException | None:
+        """Do the work, and return what it raised, traceback and all."""
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            work()
+        except KeyboardInterrupt as raised:
+            return raised
+        finally:
+            sys.settrace(before)
+        return None
+
+    def _enter(self, frame: FrameType, event: str, argument: Any) -> None:
+        self.entered += 1
+        if self.entered == self._at:
+            raise KeyboardInterrupt
+
+
+# Whatever else an interrupted call had open is closed when it is forgotten, which Python warns of.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("work", ["put", "put_if_match", "delete", "get", "list"])
+def test_a_process_that_is_interrupted_as_any_function_is_entered_and_lives_on_keeps_no_lock(
+    tmp_path: Path, work: str
+) -> None:
+    calls: dict[str, Callable[[LocalStore], object]] = {
+        "put": lambda store: store.put("dir/object", b"new"),
+        "put_if_match": lambda store: store.put_if_match("dir/object", b"new", store.head("dir/object").version),
+        "delete": lambda store: store.delete(["dir/object"]),
+        "get": lambda store: store.get("dir/object"),
+        "list": lambda store: list(store.list_objects()),
+    }
+    at = 0
+    while True:
+        at += 1
+        store = LocalStore(tmp_path)
+        store.put("dir/object", b"old")
+        # The exception is kept, and its traceback keeps every frame: nothing is released by being forgotten.
+        interrupt = Interrupt(at)
+        raised = interrupt.during(lambda: calls[work](store))  # noqa: B023
+        kept = [path for path in tmp_path.rglob(".penstock/*") if path.suffix == ".lock" or path.name == "clock"]
+        assert len(kept) >= 2
+        assert all(is_free(path) for path in kept), f"interrupted as function {at} was entered"
+        if raised is None:
+            break
+    assert at > 10

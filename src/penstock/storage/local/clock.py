@@ -7,6 +7,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from io import FileIO
 
 from penstock.storage.local.lock import locked
 
@@ -50,8 +51,8 @@ class StoreClock:
 
     def next_stamp(self) -> int:
         """Return a stamp above every one given out before, by any process."""
-        with locked(self._path) as descriptor:
-            last = _read(descriptor)
+        with locked(self._path, FileIO) as file:
+            last = _read(file.fileno())
             host, up = int(self._clock() * 1_000_000), self._uptime()
             if last is None:
                 stamp = host
@@ -60,7 +61,7 @@ class StoreClock:
             else:
                 most = last[2] + 2 * (up - last[1]) // 1_000
                 stamp = max(min(host, most), last[2] + 1)
-            _write(descriptor, self._boot, up, stamp)
+            _write(file.fileno(), self._boot, up, stamp)
         return stamp
 
 

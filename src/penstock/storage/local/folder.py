@@ -6,8 +6,9 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from io import FileIO
 
 from penstock.storage.local.lock import locked, locked_if_free
 
@@ -60,27 +61,31 @@ class Folder:
         self._step("room made")
         self.sweep()
 
-    @contextmanager
-    def writing(self, stripe: str) -> Iterator[Held]:
-        """Hold the lock of a stripe. What a killed holder was writing is removed first."""
-        with locked(self._lock(stripe)) as descriptor:
+    def hold(self, stripe: str) -> Held:
+        """Wait for the lock of a stripe. What a killed holder was writing is removed first."""
+        held = locked(self._lock(stripe), Held)
+        try:
             self._step("locked")
             # Named after the lock file itself: should someone delete that one, the holder of the next cannot
             # write into what the holder of this one is about to move into place.
-            held = Held(descriptor, os.path.join(self._room, f"{stripe}-{os.fstat(descriptor).st_ino:x}.tmp"))
+            held.temporary = os.path.join(self._room, f"{stripe}-{os.fstat(held.fileno()).st_ino:x}.tmp")
             _remove(held.temporary)
-            yield held
+        except BaseException:
+            held.close()
+            raise
+        return held
 
     def sweep(self) -> None:
         """Remove what killed writers left behind, without waiting for anyone who is writing."""
         try:
-            litter = [entry.path for entry in os.scandir(self._room) if entry.name.endswith(".tmp")]
+            with os.scandir(self._room) as entries:
+                litter = [entry.path for entry in entries if entry.name.endswith(".tmp")]
         except OSError:
             return  # there is no room, or none that this process may look into: then it cannot tidy up either
         for path in litter:
             stripe = os.path.basename(path).partition("-")[0]
-            with suppress(OSError), locked_if_free(self._lock(stripe)) as descriptor:
-                if descriptor is not None and _remove(path):
+            with suppress(OSError), locked_if_free(self._lock(stripe), Held) or nullcontext() as held:
+                if held is not None and _remove(path):
                     log.info("removed %s, which a killed writer had left", path)
 
     def sync(self) -> None:
@@ -105,10 +110,10 @@ class Folder:
         log.debug("syncing %s before answering: its last change may not be durable yet", self.path)
         sync_directory(self.path)
         # The mark may be taken off only under the lock. Where a writer holds it, that one will do so.
-        with suppress(OSError), locked_if_free(self._lock(stripe)) as held:
+        with suppress(OSError), locked_if_free(self._lock(stripe), Held) or nullcontext() as held:
             if held is not None:
                 sync_directory(self.path)
-                Held(held).unmark()
+                held.unmark()
 
     def _lock(self, stripe: str) -> str:
         return os.path.join(self._room, f"{stripe}.lock")
@@ -126,35 +131,34 @@ class Folder:
             directory = above
 
 
-class Held:
+class Held(FileIO):
     """A stripe whose lock is held. Its lock file keeps a mark, and the last stamp given to an object of it.
 
     The mark says: what you see in this stripe may not be durable yet. The stamp outlives the objects, and stores with
     other roots on the same directory see it too.
     """
 
-    def __init__(self, descriptor: int, temporary: str = "") -> None:
-        self._descriptor = descriptor
-        self.temporary = temporary
+    temporary = ""
+    """The one temporary file that the holder of this lock may have."""
 
     def mark(self) -> None:
         """From here on readers sync before they answer."""
-        os.pwrite(self._descriptor, _MARKED, 0)
+        os.pwrite(self.fileno(), _MARKED, 0)
 
     def unmark(self) -> None:
         """Everything is durable again."""
-        os.pwrite(self._descriptor, _CLEAN, 0)
+        os.pwrite(self.fileno(), _CLEAN, 0)
 
     def is_marked(self) -> bool:
         """Whether an earlier holder did not get as far as its sync."""
-        return os.pread(self._descriptor, 1, 0) == _MARKED
+        return os.pread(self.fileno(), 1, 0) == _MARKED
 
     def above_last(self, stamp: int) -> int:
         """Raise a stamp above the last one of this stripe, if it is not, and keep it as the last."""
-        content = os.pread(self._descriptor, _STAMP.size, len(_MARKED))
+        content = os.pread(self.fileno(), _STAMP.size, len(_MARKED))
         if len(content) == _STAMP.size:
             stamp = max(stamp, _STAMP.unpack(content)[0] + 1)
-        os.pwrite(self._descriptor, _STAMP.pack(stamp), len(_MARKED))
+        os.pwrite(self.fileno(), _STAMP.pack(stamp), len(_MARKED))
         return stamp
 
 

@@ -1,14 +1,22 @@
-"""A lock between processes (and threads) that a killed holder never leaves behind."""
+"""A lock between processes (and threads) that a killed holder never leaves behind.
+
+A held lock is an open file, and `with` closes it. A file and not a bare descriptor, and no generator in between: an
+exception that a signal raises (Ctrl-C, a time limit) can come as any Python function is entered, the one that would
+release the lock too, in a process that then lives on. A `FileIO` is closed by C code, or when nobody refers to it.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from io import FileIO
+from typing import TypeVar
+from weakref import ref
 
-_open: set[int] = set()
+L = TypeVar("L", bound=FileIO)
+
+_open: list[ref[FileIO]] = []
 _guard = threading.RLock()  # a signal's handler may come to write, too, in the thread that it interrupts
 
 
@@ -16,69 +24,52 @@ def _drop_inherited() -> None:
     # A forked child shares its parent's descriptors: if the parent dies while holding a lock, the child's copy
     # would keep it for as long as the child lives.
     _guard.release()
-    for descriptor in _open:
-        os.close(descriptor)
-    _open.clear()
+    for file in _still_open():
+        file.close()
 
 
 os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_drop_inherited)
 
 
-@contextmanager
-def locked(path: str) -> Iterator[int]:
-    """Wait for the lock of a lock file, hold it, and hand out its descriptor.
+def locked(path: str, kind: type[L]) -> L:
+    """Wait for the lock of a lock file, and return the file, of that kind; closing it releases the lock.
 
     Each call opens the file anew, so threads of one process exclude each other too. The file is made if it is not
     there, and never deleted; should someone delete it all the same, the one that is under the name now counts.
     """
-    descriptor = _acquire(path, fcntl.LOCK_EX)
-    try:
-        yield descriptor
-    finally:
-        _release(descriptor)
+    return _acquire(path, kind, fcntl.LOCK_EX)
 
 
-@contextmanager
-def locked_if_free(path: str) -> Iterator[int | None]:
-    """Hold the lock if nobody else does, without waiting; hand out None if somebody does."""
+def locked_if_free(path: str, kind: type[L]) -> L | None:
+    """Take the lock if nobody else holds it, without waiting; return None if somebody does."""
     try:
-        descriptor = _acquire(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _acquire(path, kind, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        _release(descriptor)
+        return None
 
 
-def _acquire(path: str, how: int) -> int:
+def _acquire(path: str, kind: type[L], how: int) -> L:
     while True:
         with _guard:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            _open.add(descriptor)
+            file = kind(path, "r+", opener=_create)
+            _open[:] = [*map(ref, _still_open()), ref(file)]
         try:
-            fcntl.flock(descriptor, how)
-            if _is_at(descriptor, path):
-                return descriptor
+            fcntl.flock(file.fileno(), how)
+            if _is_at(file.fileno(), path):
+                return file
         except BaseException:
-            _close(descriptor)
+            file.close()
             raise
-        _close(descriptor)
+        file.close()
 
 
-def _release(descriptor: int) -> None:
-    try:
-        # Closing is not enough: a child forked meanwhile shares this lock until it has closed its copy.
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        _close(descriptor)
+def _still_open() -> list[FileIO]:
+    files = [found() for found in _open]
+    return [file for file in files if file is not None and not file.closed]
 
 
-def _close(descriptor: int) -> None:
-    with _guard:
-        _open.discard(descriptor)
-        os.close(descriptor)
+def _create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
 
 
 def _is_at(descriptor: int, path: str) -> bool:

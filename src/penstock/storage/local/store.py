@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
@@ -18,7 +19,9 @@ from penstock.storage.local.folder import ROOM, Folder, Held, stripe_of
 from penstock.storage.local.mounts import refuse_network
 from penstock.storage.measuring import measured
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
-from penstock.storage.paths import check_path, check_paths, check_prefix
+from penstock.storage.paths import check_path, check_paths, check_prefix, is_path
+
+log = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe planted here must not block a reader
@@ -50,11 +53,11 @@ class LocalStore:
         if os.path.exists(self._root) and not os.path.isdir(self._root):
             raise InvalidInput(f"{self._root} is a file, and a store needs a directory")
         refuse_network(self._root)
-        self._url = "file://" + quote(self._root)
+        self._url = "file://" + quote(self._root, errors="surrogateescape")
         self._sync = sync
         self._step = step
         self._clock = StoreClock(os.path.join(self._root, ROOM, "clock"), clock=clock, uptime=uptime)
-        self._top = Folder(self._root, sync=sync, step=step)
+        self._top = self._folder(self._root)
         self._prepared: set[str] = set()
 
     @property
@@ -143,7 +146,8 @@ class LocalStore:
         try:
             if not _is_directory(directory):
                 return errors  # nothing is there, so nothing is left to delete
-            with self._writing(directory, stripe) as (folder, held), self._changing(folder, held):
+            folder = self._folder(directory)
+            with self._hold(folder, stripe) as held, self._changing(folder, held):
                 for path in errors:
                     errors[path] = self._unlink(path)
                 self._step("unlinked")
@@ -165,9 +169,9 @@ class LocalStore:
         content = as_data(data)
         target = self._file(path)
         directory, name = os.path.split(target)
-        stripe = stripe_of(name)
+        folder = self._folder(directory)
         try:
-            with self._writing(directory, stripe) as (folder, held):
+            with self._hold(folder, stripe_of(name)) as held:
                 current = _find(target)
                 check(current)
                 stamp = held.above_last(self._clock.next_stamp())
@@ -238,19 +242,16 @@ class LocalStore:
         with suppress(OSError):  # a mark that stays makes readers sync once more than needed, nothing else
             held.unmark()
 
-    @contextmanager
-    def _writing(self, directory: str, stripe: str) -> Iterator[tuple[Folder, Held]]:
-        folder = Folder(directory, sync=self._sync, step=self._step)
-        with ExitStack() as stack:
-            for again in (True, True, False):
-                self._prepare(folder)
-                try:
-                    held = stack.enter_context(folder.writing(stripe))
-                    break
-                except FileNotFoundError:  # someone has removed the directory's room since
-                    if not again:
-                        raise
-            yield folder, held
+    def _hold(self, folder: Folder, stripe: str) -> Held:
+        for _ in range(2):
+            self._prepare(folder)
+            with suppress(FileNotFoundError):  # someone has removed the directory's room since
+                return folder.hold(stripe)
+        self._prepare(folder)
+        return folder.hold(stripe)
+
+    def _folder(self, directory: str) -> Folder:
+        return Folder(directory, sync=self._sync, step=self._step)
 
     def _prepare(self, folder: Folder) -> None:
         for one in (self._top, folder):
@@ -267,7 +268,7 @@ class LocalStore:
             descriptor = _open_object(target)
             try:
                 # After opening, never before: what was seen must be durable, also the absence of an object.
-                Folder(directory, sync=self._sync, step=self._step).settle(stripe_of(name))
+                self._folder(directory).settle(stripe_of(name))
                 if descriptor is None:
                     raise NotFound(f"there is no object {path!r} in {self.url}")
                 yield descriptor
@@ -285,9 +286,12 @@ class LocalStore:
             return
         except OSError as error:
             raise self._failed("list", prefix, error) from error
-        Folder(directory, sync=self._sync, step=self._step).sweep()
+        self._folder(directory).sweep()
         for entry in below:
             path = prefix + entry.name
+            if not is_path(path):
+                log.info("%r in %s is left out of a listing: no object can have that name", path, self.url)
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path + "/", entry.path)
                 continue
