@@ -106,6 +106,7 @@ def test_buffers_become_bytes_so_a_record_can_be_a_key() -> None:
         ({"value": b"", "headers": [("a", "text")]}, "headers"),
         ({"value": b"", "headers": [("a",)]}, "headers"),
         ({"value": b"", "headers": ["ab"]}, "headers"),
+        ({"value": b"", "headers": [("\ud800", b"")]}, "headers"),
         ({"value": b"", "timestamp_ms": 1.5}, "timestamp_ms"),
         ({"value": b"", "timestamp_ms": True}, "timestamp_ms"),
         ({"value": b"", "timestamp_ms": 1 << 63}, "timestamp_ms"),
@@ -122,7 +123,25 @@ def test_an_entry_that_is_no_record_is_refused(entry: object) -> None:
         records_to_arrow([b"fine", entry])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("value", [None, 5, ["nested"]])
+def test_a_payload_too_large_for_arrow_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="2 GiB"):
+        values_to_arrow([bytes(1 << 31)])
+
+
+def test_a_batch_too_large_for_arrow_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="2 GiB"):
+        values_to_arrow([bytes(1 << 30)] * 2)
+
+
+def test_header_text_that_is_not_utf8_is_corrupt_data() -> None:
+    keys = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    pairs = pa.StructArray.from_arrays([keys, pa.array([b"v"])], fields=list(HEADERS_TYPE.value_type))
+    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pairs)
+    with pytest.raises(CorruptData, match="UTF-8"):
+        records_from_arrow(pa.record_batch({"value": pa.array([b"a"]), "headers": headers.cast(HEADERS_TYPE)}))
+
+
+@pytest.mark.parametrize("value", [None, 5, ["nested"], "\ud800"])
 def test_a_payload_that_is_no_bytes_is_refused(value: object) -> None:
     with pytest.raises(InvalidInput):
         values_to_arrow([b"fine", value])  # type: ignore[list-item]

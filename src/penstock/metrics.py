@@ -11,12 +11,12 @@ from prometheus_client import Counter, Histogram
 
 storage_operations = Counter(
     "penstock_storage_operations_total",
-    "Calls of an object store, by how they ended: ok, or the error's name.",
+    "Calls of an object store, by how they ended: ok, or the (first) error's name.",
     ["store", "operation", "outcome"],
 )
 storage_operation_seconds = Histogram(
     "penstock_storage_operation_seconds",
-    "How long a call of an object store took. Of a listing, only its start.",
+    "How long a call of an object store took. Of a listing, without the time of whoever reads it.",
     ["store", "operation"],
     buckets=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2, 0.5, 2.0, 5.0, 20.0, 60.0),
 )

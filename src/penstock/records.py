@@ -135,7 +135,9 @@ def check_record_columns(schema: pa.Schema) -> None:
 def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:
     try:
         array = pa.array(values, type=field.type)
-    except (pa.ArrowTypeError, pa.ArrowInvalid, TypeError) as error:
+    except pa.ArrowCapacityError as error:
+        raise InvalidInput(f"a record's {field.name} cannot be 2 GiB or more") from error
+    except (pa.ArrowException, TypeError, UnicodeError) as error:
         raise InvalidInput(f"the column {field.name!r} takes {field.type}: {error}") from error
     if isinstance(array, pa.ChunkedArray):
         raise InvalidInput(f"the column {field.name!r} would pass 2 GiB in one batch; give fewer records at a time")
@@ -150,7 +152,10 @@ def _optional(batch: pa.RecordBatch, name: str) -> list[object] | None:
     column = batch.column(name)
     if name == "timestamp":
         column = column.view(pa.int64())
-    return cast("list[object]", column.to_pylist())
+    try:
+        return cast("list[object]", column.to_pylist())
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"the column {name!r} holds text that is not UTF-8") from error
 
 
 def _record(value: object, key: object, headers: object, timestamp_ms: object) -> Record:
@@ -195,7 +200,15 @@ def _as_headers(headers: object) -> Headers:
 def _is_pair(pair: object) -> bool:
     if not (isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)):
         return False
-    return isinstance(pair[1], bytes | bytearray | memoryview)
+    return isinstance(pair[1], bytes | bytearray | memoryview) and (pair[0].isascii() or _is_utf8(pair[0]))
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_timestamp(timestamp_ms: object) -> None:

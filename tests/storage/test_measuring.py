@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from penstock import ObjectStore, open_store
-from penstock.errors import InvalidInput, NotFound
+from penstock.errors import InvalidInput, NotFound, StorageError
 
 
 @pytest.fixture
@@ -45,6 +45,27 @@ def test_bytes_are_counted_both_ways(fresh: ObjectStore) -> None:
     fresh.get("a")
     assert sample("bytes_written_total", fresh) == 5
     assert sample("bytes_read_total", fresh) == 10
+
+
+def test_a_listing_counts_when_it_has_been_read(fresh: ObjectStore) -> None:
+    fresh.put("a", b"")
+    listing = fresh.list_objects()
+    assert sample("operations_total", fresh, operation="list_objects", outcome="ok") is None
+    assert len(list(listing)) == 1
+    assert sample("operations_total", fresh, operation="list_objects", outcome="ok") == 1
+    assert sample("operation_seconds_count", fresh, operation="list_objects") == 1
+
+
+def test_a_listing_and_a_delete_that_fail_do_not_count_as_ok() -> None:
+    name = uuid.uuid4()
+    store = open_store(
+        f"s3://{name}", endpoint="http://127.0.0.1:1", allow_http=True, skip_signature=True, max_retries=0
+    )
+    with pytest.raises(StorageError):
+        list(store.list_objects())
+    assert not store.delete(["a"])[0].ok
+    assert sample("operations_total", store, operation="list_objects", outcome="StorageError") == 1
+    assert sample("operations_total", store, operation="delete", outcome="StorageError") == 1
 
 
 def test_two_stores_do_not_share_their_numbers(fresh: ObjectStore) -> None:

@@ -20,7 +20,9 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
+from penstock.storage import Object
 from penstock.testing import DEFAULT_RATES, Fault, FaultyStore
+from penstock.testing.faulty_store import rewrite
 
 
 @pytest.fixture
@@ -101,39 +103,144 @@ def test_already_exists_while_nothing_is_there(inner: ObjectStore) -> None:
 def test_a_third_party_comes_first_and_the_compare_and_set_is_lost(inner: ObjectStore) -> None:
     store = FaultyStore(inner, rates={}, third_party=lambda below, path: below.put(path, b"theirs"))
     version = store.put("a", b"mine")
-    store.inject(Fault.THIRD_PARTY)
+    store.inject(Fault.THIRD_PARTY_BEFORE)
     with pytest.raises(Conflict):
         store.put_if_match("a", b"mine again", version)
     assert inner.get("a").data == b"theirs"
 
 
 def test_a_third_party_comes_between_a_failed_write_and_the_re_read(inner: ObjectStore) -> None:
-    seen = []
-
-    def third_party(below: ObjectStore, path: str) -> None:
-        seen.append(below.get(path).data)
-        if len(seen) == 2:
-            below.put(path, b"theirs")
-
-    store = FaultyStore(inner, rates={}, third_party=third_party)
+    store = FaultyStore(inner, rates={}, third_party=lambda below, path: below.put(path, b"theirs"))
     version = store.put("a", b"old")
-    store.inject(Fault.THIRD_PARTY, times=2)
-    store.inject(Fault.ERROR_AFTER, operation="put_if_match")
+    store.inject(Fault.THIRD_PARTY_AFTER)
+    second = store.put_if_match("a", b"mine", version)
+    assert store.planned, "it waits for a write that fails"
+    store.inject(Fault.ERROR_AFTER)
     with pytest.raises(OutcomeUnknown):
-        store.put_if_match("a", b"mine", version)
-    assert seen == [b"old", b"mine"]
+        store.put_if_match("a", b"mine again", second)
     assert store.get("a").data == b"theirs"
+    assert not store.planned
 
 
 def test_the_default_third_party_only_moves_the_version(inner: ObjectStore) -> None:
     store = calm(inner)
     version = store.put("a", b"x")
-    store.inject(Fault.THIRD_PARTY, times=2)
+    store.inject(Fault.THIRD_PARTY_BEFORE, times=2)
     with pytest.raises(Conflict):
         store.put_if_match("a", b"y", version)
     assert inner.get("a").data == b"x"
     store.put_if_absent("b", b"nobody else")
     assert inner.get("b").data == b"nobody else"
+
+
+def test_nobody_loses_a_write_to_the_default_third_party(inner: ObjectStore) -> None:
+    # The third party has read, and then the caller writes: what the third party writes after that must not win.
+    class Slow:
+        url = inner.url
+
+        def get(self, path: str) -> Object:
+            found = inner.get(path)
+            inner.put(path, b"newer")
+            return found
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+    inner.put("a", b"old")
+    with pytest.raises(Conflict):
+        rewrite(Slow(), "a")  # type: ignore[arg-type]
+    assert inner.get("a").data == b"newer"
+
+
+def test_what_goes_wrong_for_a_third_party_is_not_the_callers_business(inner: ObjectStore) -> None:
+    def fails(below: ObjectStore, path: str) -> None:
+        raise StorageError("theirs")
+
+    store = FaultyStore(inner, rates={}, third_party=fails)
+    store.inject(Fault.THIRD_PARTY_BEFORE)
+    store.put_if_absent("a", b"mine")
+
+
+def test_a_fault_that_had_no_occasion_is_not_counted_and_waits_for_one(inner: ObjectStore) -> None:
+    store = calm(inner)
+    version = store.put("a", b"old")
+    store.inject(Fault.ERROR_AFTER, operation="put_if_match")
+    store.inject(Fault.EXISTS_WHILE_ABSENT)
+    with pytest.raises(Conflict):
+        store.put_if_match("a", b"x", "made-up")
+    with pytest.raises(AlreadyExists, match="already"):
+        store.put_if_absent("a", b"x")
+    assert not store.met
+    with pytest.raises(OutcomeUnknown):
+        store.put_if_match("a", b"new", version)
+    with pytest.raises(AlreadyExists, match="injected"):
+        store.put_if_absent("b", b"x")
+    assert store.met == {Fault.ERROR_AFTER: 1, Fault.EXISTS_WHILE_ABSENT: 1}
+    assert not store.planned
+
+
+def test_a_listing_that_nobody_reads_has_not_failed(inner: ObjectStore) -> None:
+    store = calm(inner)
+    store.inject(Fault.READ_ERROR)
+    store.list_objects()
+    assert not store.met
+
+
+@pytest.mark.parametrize(
+    ("fault", "operation"),
+    [("nonsense", None), (Fault.LATE, "get"), (Fault.LATE, "delete"), (Fault.READ_ERROR, "put"), (Fault.LATE, "putt")],
+)
+def test_asking_for_what_cannot_come_is_refused(inner: ObjectStore, fault: Fault, operation: str | None) -> None:
+    with pytest.raises(InvalidInput):
+        calm(inner).inject(fault, operation=operation)
+
+
+def test_a_fault_may_be_asked_for_by_its_word(inner: ObjectStore) -> None:
+    store = calm(inner)
+    store.inject("error_before")  # type: ignore[arg-type]
+    with pytest.raises(OutcomeUnknown):
+        store.put("a", b"")
+
+
+def test_what_a_late_write_would_be_refused_for_is_refused_at_once(tmp_path: Path) -> None:
+    store = calm(open_store(tmp_path))
+    store.inject(Fault.LATE, times=2)
+    with pytest.raises(InvalidInput):
+        store.put(".penstock/a", b"")
+    with pytest.raises(InvalidInput):
+        store.put_if_match("a", b"", None)  # type: ignore[arg-type]
+    assert store.settle() == 0
+
+
+def test_a_date_belongs_to_a_version_and_not_to_a_path(inner: ObjectStore) -> None:
+    store = calm(inner)
+    store.inject(Fault.TIME_JUMP)
+    store.put("a", b"mine")
+    jumped = store.head("a").last_modified
+    inner.put("a", b"theirs")
+    assert store.head("a").last_modified == inner.head("a").last_modified != jumped
+
+
+def test_jumps_and_lateness_can_be_bounded(inner: ObjectStore) -> None:
+    store = FaultyStore(inner, rates={}, clock=lambda: 1_000.0, max_jump=5.0, max_late=1)
+    store.inject(Fault.TIME_JUMP)
+    store.put("a", b"")
+    assert 995.0 <= store.clock() <= 1_005.0
+    assert store.clock() != 1_000.0
+    store.inject(Fault.LATE)
+    with pytest.raises(OutcomeUnknown):
+        store.put("late", b"x")
+    assert store.get("late").data == b"x"
+    with pytest.raises(InvalidInput):
+        FaultyStore(inner, max_late=0)
+
+
+def test_one_path_given_twice_is_deleted_once(inner: ObjectStore) -> None:
+    store = calm(inner)
+    inner.put("a", b"")
+    store.inject(Fault.ERROR_BEFORE)
+    assert [result.ok for result in store.delete(["a", "a"])] == [False, False]
+    assert [meta.path for meta in inner.list_objects()] == ["a"]
 
 
 def test_a_late_write_takes_effect_some_calls_later(inner: ObjectStore) -> None:

@@ -17,7 +17,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from penstock import metrics
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutcomeUnknown, StorageError
-from penstock.storage.measuring import measured
+from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
 from penstock.storage.paths import check_path, check_paths, check_prefix
 from penstock.storage.redaction import is_endpoint, redact, secrets_of, show_options
@@ -129,7 +129,7 @@ class CloudStore:
         except (NotFound, AlreadyExists, Conflict) as error:
             raise Conflict(lost) from error
 
-    @measured
+    @measured_listing
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List every object below the prefix, by whole path segments, in no promised order."""
         return self._list(check_prefix(prefix))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock import metrics
-from penstock.storage.object_store import Object
+from penstock.storage.object_store import DeleteResult, Object, ObjectMeta
 
 
 class HasUrl(Protocol):
@@ -34,18 +34,58 @@ def measured(
     @functools.wraps(method)
     def call(self: Self, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         started = time.perf_counter()
-        outcome = "ok"
         try:
             answer = method(self, *args, **kwargs)
         except BaseException as error:
-            outcome = type(error).__name__
+            _count(self.url, operation, type(error).__name__, time.perf_counter() - started)
             raise
-        else:
-            if isinstance(answer, Object):
-                metrics.storage_bytes_read.labels(self.url).inc(len(answer.data))
-            return answer
-        finally:
-            metrics.storage_operations.labels(self.url, operation, outcome).inc()
-            metrics.storage_operation_seconds.labels(self.url, operation).observe(time.perf_counter() - started)
+        if isinstance(answer, Object):
+            metrics.storage_bytes_read.labels(self.url).inc(len(answer.data))
+        _count(self.url, operation, _outcome(answer), time.perf_counter() - started)
+        return answer
 
     return call
+
+
+def measured_listing(
+    method: Callable[Concatenate[Self, Arguments], Iterator[ObjectMeta]],
+) -> Callable[Concatenate[Self, Arguments], Iterator[ObjectMeta]]:
+    """Do the same for a listing, which has ended when it was read to its end, or failed on the way, or was dropped."""
+    operation = method.__name__
+
+    @functools.wraps(method)
+    def call(self: Self, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[ObjectMeta]:
+        return _counted(self.url, operation, method(self, *args, **kwargs))
+
+    return call
+
+
+def _counted(url: str, operation: str, found: Iterator[ObjectMeta]) -> Iterator[ObjectMeta]:
+    outcome, spent = "ok", 0.0
+    try:
+        while True:
+            started = time.perf_counter()
+            try:
+                meta = next(found, None)
+            except BaseException as error:
+                outcome = type(error).__name__
+                raise
+            finally:
+                spent += time.perf_counter() - started  # the store's time, not that of whoever reads
+            if meta is None:
+                return
+            yield meta
+    finally:
+        _count(url, operation, outcome, spent)
+
+
+def _outcome(answer: object) -> str:
+    if isinstance(answer, list):
+        errors = [result.error for result in answer if isinstance(result, DeleteResult) and result.error]
+        return type(errors[0]).__name__ if errors else "ok"
+    return "ok"
+
+
+def _count(url: str, operation: str, outcome: str, seconds: float) -> None:
+    metrics.storage_operations.labels(url, operation, outcome).inc()
+    metrics.storage_operation_seconds.labels(url, operation).observe(seconds)

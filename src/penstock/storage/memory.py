@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from penstock import metrics
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound
-from penstock.storage.measuring import measured
+from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
 from penstock.storage.paths import check_path, check_paths, check_prefix, is_below
 
@@ -101,7 +101,7 @@ class MemoryStore:
 
         return self._write(path, data, check)
 
-    @measured
+    @measured_listing
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List every object below the prefix, as it is now."""
         prefix = check_prefix(prefix)

@@ -13,7 +13,7 @@ from penstock.errors import InvalidInput
 
 
 class Fault(StrEnum):
-    """A way in which a store fails its caller. The reads and writes each applies to are in `FaultyStore`."""
+    """A way in which a store fails its caller."""
 
     READ_ERROR = "read_error"
     """A read, a look or a listing fails; a listing perhaps in the middle."""
@@ -25,8 +25,10 @@ class Fault(StrEnum):
     """A conditional write takes effect, is tried again on the way, and reports its own success as a conflict."""
     EXISTS_WHILE_ABSENT = "exists_while_absent"
     """`put_if_absent` reports `AlreadyExists` although nothing is there."""
-    THIRD_PARTY = "third_party"
-    """Somebody else's write comes before a conditional write, or after a failed one and before the re-read."""
+    THIRD_PARTY_BEFORE = "third_party_before"
+    """Somebody else's write comes right before a conditional write, which so loses."""
+    THIRD_PARTY_AFTER = "third_party_after"
+    """Somebody else's write comes after a conditional write that failed, and before the caller's re-read."""
     LATE = "late"
     """A write fails as unknown, and takes effect some calls later, if its condition still holds then."""
     DELAY = "delay"
@@ -34,6 +36,27 @@ class Fault(StrEnum):
     TIME_JUMP = "time_jump"
     """The store's clock jumps, for what is written from then on."""
 
+
+_READS = frozenset({"get", "head", "list_objects"})
+_CONDITIONAL = frozenset({"put_if_absent", "put_if_match"})
+_PUTS = _CONDITIONAL | {"put"}
+_ALL = _READS | _PUTS | {"delete"}
+
+MEETS: Mapping[Fault, frozenset[str]] = MappingProxyType(
+    {
+        Fault.READ_ERROR: _READS,
+        Fault.ERROR_BEFORE: _PUTS | {"delete"},
+        Fault.ERROR_AFTER: _PUTS | {"delete"},
+        Fault.APPLIED_THEN_CONFLICT: _CONDITIONAL,
+        Fault.EXISTS_WHILE_ABSENT: frozenset({"put_if_absent"}),
+        Fault.THIRD_PARTY_BEFORE: _CONDITIONAL,
+        Fault.THIRD_PARTY_AFTER: _CONDITIONAL,
+        Fault.LATE: _PUTS,
+        Fault.DELAY: _ALL,
+        Fault.TIME_JUMP: _ALL,
+    }
+)
+"""Which operations can meet which fault."""
 
 DEFAULT_RATES: Mapping[Fault, float] = MappingProxyType(dict.fromkeys(Fault, 0.05))
 """How often each fault comes where it can come, unless told otherwise."""
@@ -44,40 +67,57 @@ class Planned:
     """A fault that was asked for: it comes at the next call that fits."""
 
     fault: Fault
-    operation: str | None
-    path: str | None
+    operation: str | None = None
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        can = MEETS[self.fault]
+        if self.operation is not None and self.operation not in can:
+            raise InvalidInput(f"operation {self.operation!r} cannot meet {self.fault}; these can: {sorted(can)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A fault that a call is to meet: by chance, or because it was asked for."""
+
+    fault: Fault
+    planned: Planned | None
+
+
+def _is_chance(rate: object) -> bool:
+    return isinstance(rate, int | float) and 0 <= rate <= 1
 
 
 class Dice:
-    """Decides, from a seed and from what was asked for, which faults a call meets."""
+    """Decides, from a seed and from what was asked for, which faults a call meets; and counts those that came."""
 
     def __init__(self, seed: int, rates: Mapping[Fault, float]) -> None:
-        for fault, rate in rates.items():
-            if fault not in set(Fault) or not 0 <= rate <= 1:
-                raise InvalidInput(f"rates[{fault!r}] must be a fault's chance from 0 to 1, not {rate!r}")
+        for name, rate in rates.items():
+            if name not in set(Fault) or not _is_chance(rate):
+                raise InvalidInput(f"rates[{name!r}] must be a fault's chance from 0 to 1, not {rate!r}")
         self.random = random.Random(seed)
         self.met: Counter[Fault] = Counter()
         self.planned: list[Planned] = []
-        self._rates = {Fault(fault): rate for fault, rate in rates.items()}
+        self._rates = {Fault(name): rate for name, rate in rates.items()}
 
-    def meets(self, fault: Fault, operation: str, path: str) -> bool:
-        """Say whether a call meets a fault, and count it."""
-        met = self._was_planned(fault, operation, path) or self.random.random() < self._rates.get(fault, 0.0)
-        self.met[fault] += met
-        return met
-
-    def first_met(self, faults: tuple[Fault, ...], operation: str, path: str) -> Fault | None:
-        """Say which of several faults that exclude each other a call meets, none preferred."""
-        for fault in faults:
-            if self._was_planned(fault, operation, path):
-                self.met[fault] += 1
-                return fault
-        shuffled = self.random.sample(faults, len(faults))
-        return next((fault for fault in shuffled if self.meets(fault, operation, path)), None)
-
-    def _was_planned(self, fault: Fault, operation: str, path: str) -> bool:
+    def draw(self, operation: str, path: str, *faults: Fault) -> Drawn | None:
+        """Say which of some faults, that exclude each other, a call is to meet: one asked for, or one by chance."""
+        can = [fault for fault in faults if operation in MEETS[fault]]
         for planned in self.planned:
-            if planned.fault is fault and planned.operation in {None, operation} and planned.path in {None, path}:
+            fits = planned.operation in {None, operation} and planned.path in {None, path}
+            if planned.fault in can and fits:
                 self.planned.remove(planned)
-                return True
-        return False
+                return Drawn(planned.fault, planned)
+        for fault in self.random.sample(can, len(can)):
+            if self.random.random() < self._rates.get(fault, 0.0):
+                return Drawn(fault, None)
+        return None
+
+    def came(self, drawn: Drawn) -> None:
+        """Count a fault that came."""
+        self.met[drawn.fault] += 1
+
+    def did_not_come(self, drawn: Drawn) -> None:
+        """Keep a fault that was asked for and had no occasion after all, for the next call that fits."""
+        if drawn.planned:
+            self.planned.insert(0, drawn.planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -11,22 +12,40 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutcomeUnknown, StorageError
-from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, ObjectStore, as_data
-from penstock.storage.paths import check_path, check_paths
-from penstock.testing.faults import DEFAULT_RATES, Dice, Fault, Planned
+from penstock.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    PenstockError,
+    StorageError,
+)
+from penstock.storage.object_store import (
+    Data,
+    DeleteResult,
+    Object,
+    ObjectMeta,
+    ObjectStore,
+    as_data,
+    as_version,
+)
+from penstock.storage.opening import open_store
+from penstock.storage.paths import check_path, check_paths, check_prefix
+from penstock.testing.faults import DEFAULT_RATES, Dice, Drawn, Fault, Planned
 
 ThirdParty = Callable[[ObjectStore, str], object]
 Write = Callable[[], str]
 
-_LATEST = 5  # a late write takes effect before the fifth call after it, at the latest
-_LONGEST_JUMP = timedelta(days=1)
-
 
 def rewrite(store: ObjectStore, path: str) -> None:
-    """The plainest third party: replaces an object by itself, and leaves an absent one absent."""
-    with suppress(NotFound):
-        store.put(path, store.get(path).data)
+    """The plainest third party: replaces an object by itself, and leaves an absent one absent.
+
+    By compare-and-set, as an honest third party does: nobody's write is lost to it. Where the version is made from the
+    content (S3) it changes nothing; give a third party of your own there.
+    """
+    found = store.get(path)
+    store.put_if_match(path, found.data, found.version)
 
 
 @dataclass(eq=False)
@@ -46,11 +65,11 @@ class FaultyStore:
     while absent, a third party in between, late application, delays, jumps of time. What each means is in `Fault`.
 
     `rates` says how often each fault comes (`{}`: never by chance; default: each at 0.05). `third_party(store, path)`
-    is somebody else's write, made on the store below; by default it replaces the object by itself. `sleep` is what
-    a delay calls, with up to `max_delay` seconds. Calls after `inject` meet what was asked for; `met` counts.
+    is somebody else's write, made on the store below; by default it replaces the object by itself. A delay calls
+    `sleep` with up to `max_delay` seconds; a jump sets the store's clock off by up to `max_jump` seconds, either way; a late
+    write arrives after at most `max_late` calls. Calls after `inject` meet what was asked for.
 
-    >>> from penstock import open_store
-    >>> store = FaultyStore(open_store("memory://doctest-faults"), seed=1, rates={})
+    >>> store = FaultyStore("memory://doctest-faults", seed=1, rates={})
     >>> store.inject(Fault.ERROR_AFTER)
     >>> store.put("a", b"hello")
     Traceback (most recent call last):
@@ -62,22 +81,30 @@ class FaultyStore:
 
     def __init__(
         self,
-        store: ObjectStore,
+        store: str | os.PathLike[str] | ObjectStore,
         seed: int = 0,
         *,
         rates: Mapping[Fault, float] = DEFAULT_RATES,
         third_party: ThirdParty = rewrite,
         sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.time,
         max_delay: float = 0.002,
+        max_jump: float = 86_400.0,
+        max_late: int = 5,
     ) -> None:
-        self._store = store
+        if max_late < 1 or max_delay < 0 or max_jump < 0:
+            raise InvalidInput(f"max_late {max_late}, max_delay {max_delay}, max_jump {max_jump}: at least 1, 0 and 0")
+        self._store = open_store(store)
         self._third_party = third_party
         self._sleep = sleep
+        self._host_clock = clock
         self._max_delay = max_delay
+        self._max_jump = timedelta(seconds=max_jump)
+        self._max_late = max_late
         self._dice = Dice(seed, rates)
         self._late: list[_Late] = []
         self._jump = timedelta()
-        self._jumps: dict[str, timedelta] = {}
+        self._jumps: dict[tuple[str, str], timedelta] = {}
         self._quiet = 0
         self._lock = threading.RLock()
 
@@ -91,6 +118,11 @@ class FaultyStore:
         """How often each fault has come so far."""
         return +self._dice.met
 
+    @property
+    def planned(self) -> list[Planned]:
+        """The faults that were asked for and have not come yet: empty at the end of a test that met them all."""
+        return list(self._dice.planned)
+
     def __repr__(self) -> str:
         return f"FaultyStore({self._store!r})"
 
@@ -103,9 +135,14 @@ class FaultyStore:
         self.__dict__.update(state, _lock=threading.RLock())
 
     def inject(self, fault: Fault, *, operation: str | None = None, path: str | None = None, times: int = 1) -> None:
-        """Ask for a fault at the next call (of that operation, on that path) where it can come."""
+        """Ask for a fault at the next call (of that operation, on that path) where it can come.
+
+        Raises `InvalidInput` for a fault that there is not, or that the operation cannot meet.
+        """
+        if fault not in set(Fault):
+            raise InvalidInput(f"there is no fault {fault!r}; there are: {', '.join(Fault)}")
         with self._lock:
-            self._dice.planned += [Planned(fault, operation, path)] * times
+            self._dice.planned += [Planned(Fault(fault), operation, path)] * times
 
     def settle(self) -> int:
         """Let every late write arrive now, and say how many took effect."""
@@ -125,28 +162,26 @@ class FaultyStore:
 
     def clock(self) -> float:
         """The store's time, jumps and all, in seconds since 1970."""
-        return time.time() + self._jump.total_seconds()
+        return self._host_clock() + self._jump.total_seconds()
 
     def get(self, path: str) -> Object:
         """Read a whole object. Meets `READ_ERROR`."""
-        self._begin("get", path)
-        self._may_fail_reading("get", path)
+        self._read("get", check_path(path))
         found = self._store.get(path)
-        return replace(found, last_modified=found.last_modified + self._jump_of(path))
+        return replace(found, last_modified=found.last_modified + self._jump_of(path, found.version))
 
     def head(self, path: str) -> ObjectMeta:
         """Describe an object. Meets `READ_ERROR`."""
-        self._begin("head", path)
-        self._may_fail_reading("head", path)
+        self._read("head", check_path(path))
         return self._shifted(self._store.head(path))
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List objects. Meets `READ_ERROR`, at once or in the middle."""
+        prefix = check_prefix(prefix)
         self._begin("list_objects", prefix)
         found = self._store.list_objects(prefix)
-        if self._meets(Fault.READ_ERROR, "list_objects", prefix):
-            return self._broken_listing(found, prefix)
-        return map(self._shifted, found)
+        drawn = self._draw("list_objects", prefix, Fault.READ_ERROR)
+        return self._broken_listing(drawn, found, prefix) if drawn else map(self._shifted, found)
 
     def put(self, path: str, data: Data) -> str:
         """Replace an object. Meets `ERROR_BEFORE`, `ERROR_AFTER` and `LATE`."""
@@ -161,64 +196,106 @@ class FaultyStore:
     def put_if_match(self, path: str, data: Data, version: str) -> str:
         """Replace the object at `version`. Meets all that a conditional write can meet."""
         content = _frozen(data)
+        as_version(version)
         return self._write("put_if_match", path, lambda: self._store.put_if_match(path, content, version))
 
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
         """Delete objects. Any one of them meets `ERROR_BEFORE` or `ERROR_AFTER`."""
         checked = check_paths(paths)
-        errors: dict[str, StorageError] = {}
-        for path in checked:
-            self._begin("delete", path)
-            fault = self._first_met((Fault.ERROR_BEFORE, Fault.ERROR_AFTER), "delete", path)
-            if fault:
-                errors[path] = StorageError(f"injected: delete {path!r} failed ({fault})")
-            if fault is not Fault.ERROR_BEFORE:
-                errors |= {result.path: result.error for result in self._store.delete([path]) if result.error}
-        return [DeleteResult(path, errors.get(path)) for path in checked]
+        results = {path: self._delete(path) for path in dict.fromkeys(checked)}
+        return [results[path] for path in checked]
+
+    def _delete(self, path: str) -> DeleteResult:
+        self._begin("delete", path)
+        drawn = self._draw("delete", path, Fault.ERROR_BEFORE, Fault.ERROR_AFTER)
+        result = DeleteResult(path)
+        if not drawn or drawn.fault is Fault.ERROR_AFTER:
+            result = self._store.delete([path])[0]
+        if not drawn:
+            return result
+        self._came(drawn)
+        return DeleteResult(path, StorageError(f"injected: delete {path!r} failed"))
 
     def _write(self, operation: str, path: str, write: Write) -> str:
-        check_path(path)  # now, and not when a late write arrives
+        check_path(path)
         self._begin(operation, path)
-        conditional = operation != "put"
-        if conditional and self._meets(Fault.THIRD_PARTY, operation, path):
-            self._third_party(self._store, path)
-        fault = self._first_met(_FAULTS_OF[operation], operation, path)
+        self._let_third_party(Fault.THIRD_PARTY_BEFORE, operation, path)
+        drawn = self._draw(
+            operation,
+            path,
+            Fault.ERROR_BEFORE,
+            Fault.ERROR_AFTER,
+            Fault.LATE,
+            Fault.APPLIED_THEN_CONFLICT,
+            Fault.EXISTS_WHILE_ABSENT,
+        )
         try:
-            if fault:
-                self._fail(fault, operation, path, write)
-            return self._applied(path, write)
+            if drawn and self._has_occasion(drawn, path, write):
+                self._came(drawn)
+                self._fail(drawn.fault, operation, path, write)
+            return self._apply(path, write)
         except StorageError:
-            if conditional and self._meets(Fault.THIRD_PARTY, operation, path):
-                self._third_party(self._store, path)
+            self._let_third_party(Fault.THIRD_PARTY_AFTER, operation, path)
             raise
+
+    def _has_occasion(self, drawn: Drawn, path: str, write: Write) -> bool:
+        """Do what has to happen before the fault can come; if that fails or is not so, there is no occasion."""
+        occasion = False
+        try:
+            if drawn.fault in {Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT}:
+                self._apply(path, write)
+            # Looking first also has the store below refuse a path that is not for it, now and not when it is late.
+            occasion = not self._exists(path) or drawn.fault is not Fault.EXISTS_WHILE_ABSENT
+        finally:
+            if not occasion:
+                with self._lock:
+                    self._dice.did_not_come(drawn)
+        return occasion
 
     def _fail(self, fault: Fault, operation: str, path: str, write: Write) -> NoReturn:
         if fault is Fault.EXISTS_WHILE_ABSENT:
             raise AlreadyExists(f"injected: {path!r} is said to exist")
-        if fault is Fault.LATE:
-            with self._lock:
-                self._late.append(_Late(self._dice.random.randint(1, _LATEST), path, write))
-        elif fault is not Fault.ERROR_BEFORE:
-            self._applied(path, write)
         if fault is Fault.APPLIED_THEN_CONFLICT:
             lost = AlreadyExists if operation == "put_if_absent" else Conflict
             raise lost(f"injected: {operation} {path!r} took effect, was tried again, and lost to itself")
-        # The three cannot be told apart by who gets them, in the text neither.
+        if fault is Fault.LATE:
+            with self._lock:
+                self._late.append(_Late(self._dice.random.randint(1, self._max_late), path, write))
+        # Before, after or late: they cannot be told apart by who gets them, in the text neither.
         raise OutcomeUnknown(f"injected: the reply to {operation} {path!r} was lost")
 
-    def _applied(self, path: str, write: Write) -> str:
-        version = write()
-        with self._lock:
-            self._jumps[path] = self._jump
+    def _exists(self, path: str) -> bool:
+        try:
+            self._store.head(path)
+        except NotFound:
+            return False
+        return True
+
+    def _apply(self, path: str, write: Write) -> str:
+        with self._lock:  # over both, so that whoever sees the new version finds its date
+            version = write()
+            if self._jump:
+                self._jumps[path, version] = self._jump
         return version
+
+    def _let_third_party(self, fault: Fault, operation: str, path: str) -> None:
+        drawn = self._draw(operation, path, fault)
+        if drawn:
+            self._came(drawn)
+            with suppress(StorageError):  # what goes wrong for somebody else is not the caller's business
+                self._third_party(self._store, path)
 
     def _begin(self, operation: str, path: str) -> None:
         self._arrive(everything=False)
-        if self._meets(Fault.DELAY, operation, path):
+        delay = self._draw(operation, path, Fault.DELAY)
+        if delay:
+            self._came(delay)
             self._sleep(self._dice.random.uniform(0, self._max_delay))
-        if self._meets(Fault.TIME_JUMP, operation, path):
+        jump = self._draw(operation, path, Fault.TIME_JUMP)
+        if jump:
+            self._came(jump)
             with self._lock:
-                self._jump = _LONGEST_JUMP * self._dice.random.uniform(-1, 1)
+                self._jump = self._max_jump * self._dice.random.uniform(-1, 1)
 
     def _arrive(self, *, everything: bool) -> int:
         with self._lock:
@@ -228,47 +305,38 @@ class FaultyStore:
             self._late = [late for late in self._late if late not in due]
         took_effect = 0
         for late in due:
-            with suppress(StorageError):  # its condition does not hold any more, and nobody waits for the answer
-                self._applied(late.path, late.write)
+            with suppress(PenstockError):  # its condition does not hold any more, and nobody waits for the answer
+                self._apply(late.path, late.write)
                 took_effect += 1
         return took_effect
 
-    def _may_fail_reading(self, operation: str, path: str) -> None:
-        if self._meets(Fault.READ_ERROR, operation, path):
+    def _read(self, operation: str, path: str) -> None:
+        self._begin(operation, path)
+        drawn = self._draw(operation, path, Fault.READ_ERROR)
+        if drawn:
+            self._came(drawn)
             raise StorageError(f"injected: {operation} {path!r} failed")
 
-    def _broken_listing(self, found: Iterator[ObjectMeta], prefix: str) -> Iterator[ObjectMeta]:
+    def _broken_listing(self, drawn: Drawn, found: Iterator[ObjectMeta], prefix: str) -> Iterator[ObjectMeta]:
         rest = list(found)
         yield from map(self._shifted, rest[: self._dice.random.randint(0, len(rest))])
+        self._came(drawn)
         raise StorageError(f"injected: the listing of {prefix!r} broke off")
 
     def _shifted(self, meta: ObjectMeta) -> ObjectMeta:
-        return replace(meta, last_modified=meta.last_modified + self._jump_of(meta.path))
+        return replace(meta, last_modified=meta.last_modified + self._jump_of(meta.path, meta.version))
 
-    def _jump_of(self, path: str) -> timedelta:
+    def _jump_of(self, path: str, version: str) -> timedelta:
         with self._lock:
-            return self._jumps.get(path, timedelta())
+            return self._jumps.get((path, version), timedelta())
 
-    def _meets(self, fault: Fault, operation: str, path: str) -> bool:
+    def _draw(self, operation: str, path: str, *faults: Fault) -> Drawn | None:
         with self._lock:
-            return not self._quiet and self._dice.meets(fault, operation, path)
+            return None if self._quiet else self._dice.draw(operation, path, *faults)
 
-    def _first_met(self, faults: tuple[Fault, ...], operation: str, path: str) -> Fault | None:
+    def _came(self, drawn: Drawn) -> None:
         with self._lock:
-            return None if self._quiet else self._dice.first_met(faults, operation, path)
-
-
-_FAULTS_OF = {
-    "put": (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE),
-    "put_if_match": (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE, Fault.APPLIED_THEN_CONFLICT),
-    "put_if_absent": (
-        Fault.ERROR_BEFORE,
-        Fault.ERROR_AFTER,
-        Fault.LATE,
-        Fault.APPLIED_THEN_CONFLICT,
-        Fault.EXISTS_WHILE_ABSENT,
-    ),
-}
+            self._dice.came(drawn)
 
 
 def _frozen(data: Data) -> bytes:

@@ -17,7 +17,7 @@ from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, Out
 from penstock.storage.local.clock import StoreClock, uptime_ns
 from penstock.storage.local.folder import ROOM, Folder, Held, stripe_of
 from penstock.storage.local.mounts import refuse_network
-from penstock.storage.measuring import measured
+from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
 from penstock.storage.paths import check_path, check_paths, check_prefix, is_path
 
@@ -117,7 +117,7 @@ class LocalStore:
             raise self._failed("write", path, error) from error
         return self._write(path, data, check)
 
-    @measured
+    @measured_listing
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List every object below the prefix, by whole path segments, in no promised order."""
         prefix = check_prefix(prefix)
