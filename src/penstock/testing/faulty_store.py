@@ -66,8 +66,8 @@ class FaultyStore:
 
     `rates` says how often each fault comes (`{}`: never by chance; default: each at 0.05). `third_party(store, path)`
     is somebody else's write, made on the store below; by default it replaces the object by itself. A delay calls
-    `sleep` with up to `max_delay` seconds; a jump sets the store's clock off by up to `max_jump` seconds, either way; a late
-    write arrives after at most `max_late` calls. Calls after `inject` meet what was asked for.
+    `sleep` with up to `max_delay` seconds; a jump sets the store's clock off by up to `max_jump` seconds, either way;
+    a late write arrives after at most `max_late` calls. Calls after `inject` meet what was asked for.
 
     >>> store = FaultyStore("memory://doctest-faults", seed=1, rates={})
     >>> store.inject(Fault.ERROR_AFTER)
