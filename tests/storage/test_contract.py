@@ -504,3 +504,9 @@ def test_a_reader_sees_whole_objects_with_the_version_of_their_content(store: Ob
     assert seen
     for found in seen:
         assert versions[found.version] == found.data
+
+
+@pytest.mark.parametrize("name", ["NoSuchBucket", "ContainerNotFound", "a/NoSuchBucket"])
+def test_a_missing_object_whose_name_sounds_like_an_error_is_only_missing(store: ObjectStore, name: str) -> None:
+    with pytest.raises(NotFound):
+        store.get(name)

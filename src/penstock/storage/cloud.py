@@ -50,7 +50,7 @@ _REFUSED = (
     engine.InvalidPathError,
     engine.UnknownConfigurationKeyError,
 )
-_MISSING_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
+_MISSING_BUCKET = re.compile("<Code>(NoSuchBucket|ContainerNotFound)</Code>")  # not in a name, only as the answer
 
 _engine_started_in: int | None = None
 
@@ -242,7 +242,7 @@ class CloudStore:
 
 
 def _kind(error: BaseException, text: str, *, unknown: bool) -> type[StorageError]:
-    if any(sign in text for sign in _MISSING_BUCKET):
+    if _MISSING_BUCKET.search(text):
         return StorageError
     if isinstance(error, FileNotFoundError | engine.NotFoundError):
         return NotFound
