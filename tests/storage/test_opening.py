@@ -291,17 +291,17 @@ def silent_port() -> Iterator[int]:
         yield int(listening.getsockname()[1])
 
 
+def open_silent(port: int, **options: object) -> ObjectStore:
+    """A store on a port that never answers."""
+    endpoint = f"http://127.0.0.1:{port}"
+    return open_store(
+        "s3://bucket", endpoint=endpoint, allow_http=True, skip_signature=True, region="us-east-1", **options
+    )
+
+
 @pytest.mark.parametrize("timeout", [0.3, "0.3", "300ms", timedelta(seconds=0.3)], ids=repr)
 def test_a_timeout_is_given_in_seconds(silent_port: int, timeout: object) -> None:
-    store = open_store(
-        "s3://bucket",
-        endpoint=f"http://127.0.0.1:{silent_port}",
-        allow_http=True,
-        skip_signature=True,
-        region="us-east-1",
-        max_retries=0,
-        timeout=timeout,
-    )
+    store = open_silent(silent_port, max_retries=0, timeout=timeout)
     started = time.monotonic()
     with pytest.raises(StorageError):
         store.get("object")
@@ -309,16 +309,7 @@ def test_a_timeout_is_given_in_seconds(silent_port: int, timeout: object) -> Non
 
 
 def test_retries_end_at_their_deadline_in_seconds(silent_port: int) -> None:
-    store = open_store(
-        "s3://bucket",
-        endpoint=f"http://127.0.0.1:{silent_port}",
-        allow_http=True,
-        skip_signature=True,
-        region="us-east-1",
-        max_retries=1000,
-        timeout=0.2,
-        retry_timeout=1,
-    )
+    store = open_silent(silent_port, max_retries=1000, timeout=0.2, retry_timeout=1)
     started = time.monotonic()
     with pytest.raises(StorageError):
         store.get("object")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -41,10 +40,10 @@ def run_demo(directory: Path | None, *, workers: int, increments: int, kills: in
         for number in range(kills):
             moment = WORST_MOMENTS[number % len(WORST_MOMENTS)]
             reported.append(_kill_a_writer(root, f"victim{number}", moment))
-            console.print(f"  killed a writer at '{moment}'; the others go on, at {len(_tokens(store))}")
+            console.print(f"  killed a writer at '{moment}'; the others go on, at {len(_read(store)[0])}")
         reported += [token for _, answers in running for token in answers.recv()]
     seconds = time.monotonic() - started
-    tokens = _tokens(store)
+    tokens, _ = _read(store)
     lost, twice = set(reported) - set(tokens), len(tokens) - len(set(tokens))
     _show(console, store, reported=len(reported), counted=len(tokens), kills=kills, lost=len(lost), twice=twice)
     console.print(f"{len(tokens) / seconds:.0f} increments/s, each synced to disk. Everything lies in {root}:")
@@ -56,12 +55,7 @@ def run_demo(directory: Path | None, *, workers: int, increments: int, kills: in
 def count(store: LocalStore, token: str) -> None:
     """Add a token to the counter, once: what decides after a failed write is whether the token is there."""
     while True:
-        try:
-            found = store.get(COUNTER)
-        except NotFound:
-            tokens, version = [], None
-        else:
-            tokens, version = json.loads(found.data), found.version
+        tokens, version = _read(store)
         if token in tokens:
             return
         data = json.dumps([*tokens, token]).encode()
@@ -98,14 +92,10 @@ def _count_and_wait_to_be_killed(root: str, name: str, moment: str, answers: Con
 
 def _kill_a_writer(root: str, name: str, moment: str) -> str:
     """Start a writer, wait until it stands at a bad moment, kill it; say what it had reported as done."""
-    answers, theirs = _spawn.Pipe(duplex=False)
-    writer = _spawn.Process(target=_count_and_wait_to_be_killed, args=(root, name, moment, theirs))
-    writer.start()
-    theirs.close()
+    writer, answers = _start(_count_and_wait_to_be_killed, root, name, moment)
     done: str = answers.recv()
     answers.recv()
-    assert writer.pid is not None  # noqa: S101 - it was started
-    os.kill(writer.pid, signal.SIGKILL)
+    writer.kill()
     writer.join()
     return done
 
@@ -115,11 +105,8 @@ def _running(workers: int, root: str, increments: int) -> Iterator[list[tuple[Ba
     running: list[tuple[BaseProcess, Connection]] = []
     try:
         for number in range(workers):
-            answers, theirs = _spawn.Pipe(duplex=False)
-            worker: BaseProcess = _spawn.Process(target=_count_many, args=(root, f"worker{number}", increments, theirs))
-            worker.start()
-            theirs.close()
-            running.append((worker, answers))
+            # One by one: should a start fail, those before it are in the list, and are killed below.
+            running.append(_start(_count_many, root, f"worker{number}", increments))  # noqa: PERF401
         yield running
     finally:
         for worker, _ in running:
@@ -127,12 +114,22 @@ def _running(workers: int, root: str, increments: int) -> Iterator[list[tuple[Ba
             worker.join()
 
 
-def _tokens(store: LocalStore) -> list[str]:
+def _start(work: Callable[..., None], *args: object) -> tuple[BaseProcess, Connection]:
+    """Start a process, and return it with the end of a pipe on which it answers."""
+    answers, theirs = _spawn.Pipe(duplex=False)
+    process = _spawn.Process(target=work, args=(*args, theirs))
+    process.start()
+    theirs.close()
+    return process, answers
+
+
+def _read(store: LocalStore) -> tuple[list[str], str | None]:
+    """The tokens in the counter, and its version; none and None while there is no counter."""
     try:
-        tokens: list[str] = json.loads(store.get(COUNTER).data)
+        found = store.get(COUNTER)
     except NotFound:
-        return []
-    return tokens
+        return [], None
+    return json.loads(found.data), found.version
 
 
 def _show(console: Console, store: LocalStore, **rows: int) -> None:

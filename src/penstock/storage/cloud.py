@@ -67,6 +67,7 @@ class CloudStore:
         self._options = dict(options)
         self._url = f"{scheme}://{bucket}" + (f"/{prefix}" if prefix else "")
         retries, deadline = self._retry_options()
+        self._check_endpoints()
         self._patient = self._client(retries, deadline)
         self._once = self._client(0, deadline)
 
@@ -208,9 +209,6 @@ class CloudStore:
 
     def _client(self, retries: int, deadline: timedelta) -> S3Store | GCSStore | AzureStore:
         given = {name: value for name, value in self._options.items() if name not in {"max_retries", "retry_timeout"}}
-        for name, value in given.items():
-            if is_endpoint(name):
-                _check_endpoint(name, value, allow_http=self._allows_http())
         # Among the configuration, where they add to the environment's; as client options they would replace it.
         config = {name: _in_words(name, value) for name, value in given.items() if name not in _CLIENT_OPTIONS}
         client = {name: value for name, value in given.items() if name in _CLIENT_OPTIONS}
@@ -226,9 +224,12 @@ class CloudStore:
             problem = redact(text, secrets_of(self._options))
         raise InvalidInput(f"{self._url} cannot be opened with these options: {problem}")
 
-    def _allows_http(self) -> bool:
-        names = [*self._options, *os.environ]
-        return any(name.lower().endswith("allow_http") or name.lower().endswith("use_emulator") for name in names)
+    def _check_endpoints(self) -> None:
+        names = [name.lower() for name in (*self._options, *os.environ)]
+        allow_http = any(name.endswith(("allow_http", "use_emulator")) for name in names)
+        for name, value in self._options.items():
+            if is_endpoint(name):
+                _check_endpoint(name, value, allow_http=allow_http)
 
     def _retry_options(self) -> tuple[int, timedelta]:
         given = self._options.get("max_retries", _MAX_RETRIES)

@@ -49,7 +49,7 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
     if scheme == "file":
         return _open_local(_file_path(where), options)
     if scheme in _CLOUDS:
-        return _open_cloud(scheme, where, options)
+        return _open_cloud(scheme, rest, options)
     raise InvalidInput(f"{redact(scheme, secrets_of(options))}:// is no place for a store: {_SCHEMES}")
 
 
@@ -60,11 +60,10 @@ def _open_local(path: str, options: Mapping[str, object]) -> LocalStore:
     return LocalStore(os.path.expanduser(path), sync=_as_bool("sync", options.get("sync", True)))
 
 
-def _open_cloud(scheme: str, where: str, options: Mapping[str, object]) -> ObjectStore:
+def _open_cloud(scheme: str, rest: str, options: Mapping[str, object]) -> ObjectStore:
     # Here and not above: a pipeline on local disk need not load the engine of the clouds.
     from penstock.storage.cloud import CloudStore
 
-    rest = where.partition("://")[2]
     bucket, _, prefix = rest.partition("/")
     # None of these says more of the URL than its scheme: the rest may be a credential in the wrong place.
     if "?" in rest or "#" in rest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
@@ -100,6 +100,15 @@ class Child:
         message = self._pipe.recv()
         assert not isinstance(message, _Failed), f"the process failed:\n{message.traceback}"
         return message
+
+
+def let_go(children: Iterable[Child]) -> None:
+    """Wait until all of them say that they are ready, and then send them off together."""
+    waiting = list(children)
+    for child in waiting:
+        child.hear()
+    for child in waiting:
+        child.tell("go")
 
 
 Start: TypeAlias = Callable[..., Child]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import AlreadyExists, Conflict
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Parent, Start
+from tests.storage.local.processes import Parent, Start, let_go
 from tests.storage.local.writers import StopAt, files_below, increment
 
 TOKEN = re.compile(rb"[a-z]+-\d+-\d+")
@@ -19,10 +19,7 @@ def test_sixteen_processes_of_fifty_increments_each_count_to_eight_hundred(tmp_p
     store = LocalStore(tmp_path)
     store.put("ingest/counter", b"0")
     counting = [start(increment, str(tmp_path), "ingest/counter", 50) for _ in range(16)]
-    for child in counting:
-        child.hear()
-    for child in counting:
-        child.tell("go")
+    let_go(counting)
     conflicts = sum(child.answer() for child in counting)
 
     assert store.get("ingest/counter").data == b"800"
@@ -138,10 +135,7 @@ def test_sixteen_processes_lose_no_increment_while_another_is_killed_holding_the
     LocalStore(tmp_path, step=steps.append).put("tokens", b"")
     holding = steps[steps.index("locked") : steps.index("unmarked")]
     counting = [start(leave_tokens_when_told, str(tmp_path), f"other{'abcdefghijklmnop'[n]}", count) for n in range(16)]
-    for child in counting:
-        child.hear()
-    for child in counting:
-        child.tell("go")
+    let_go(counting)
     moved = []
     for number in range(kills):
         step = holding[number % len(holding)]
@@ -176,10 +170,7 @@ def create(parent: Parent, root: str, name: str, count: int) -> list[str]:
 def test_of_many_processes_that_create_an_object_in_a_new_directory_one_succeeds(tmp_path: Path, start: Start) -> None:
     root = tmp_path / "not" / "there" / "yet"
     racing = {f"racer-{number}": start(create, str(root), f"racer-{number}", 20) for number in range(6)}
-    for child in racing.values():
-        child.hear()
-    for child in racing.values():
-        child.tell("go")
+    let_go(racing.values())
     created = [(path, name) for name, child in racing.items() for path in child.answer()]
 
     store = LocalStore(root)

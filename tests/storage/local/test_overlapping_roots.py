@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Start
+from tests.storage.local.processes import Start, let_go
 from tests.storage.local.writers import files_below, increment
 
 
@@ -23,10 +23,7 @@ def test_nothing_is_lost_between_processes_that_count_through_overlapping_roots(
         (tmp_path / "in" / "deep", "counter"),
     ] * 2
     counting = [start(increment, str(root), path, 40, sync) for root, path in ways]
-    for child in counting:
-        child.hear()
-    for child in counting:
-        child.tell("go")
+    let_go(counting)
     conflicts = sum(child.answer() for child in counting)
 
     for root, path in ways:

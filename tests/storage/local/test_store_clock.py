@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.storage.local import LocalStore
 from penstock.storage.local.clock import StoreClock, boot_id, uptime_ns
 from penstock.storage.local.folder import stripe_of
-from tests.storage.local.processes import Parent, Start
+from tests.storage.local.processes import Parent, Start, let_go
 
 NOW = 1_700_000_000.0
 HOUR = 3_600.0
@@ -227,10 +227,7 @@ def stamp_on_and_on(parent: Parent, path: str, count: int) -> list[int]:
 
 def test_processes_that_stamp_at_the_same_time_never_get_the_same_one(tmp_path: Path, start: Start) -> None:
     stamping = [start(stamp_on_and_on, str(tmp_path / "clock"), 1_000) for _ in range(4)]
-    for child in stamping:
-        child.hear()
-    for child in stamping:
-        child.tell("go")
+    let_go(stamping)
     series = [child.answer() for child in stamping]
 
     assert all(stamps == sorted(stamps) for stamps in series)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import AlreadyExists, Conflict
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Parent, Start
+from tests.storage.local.processes import Parent, Start, let_go
 
 STILL = 1_700_000_000.0
 HOUR = 3_600.0
@@ -132,10 +132,7 @@ def write_and_delete(parent: Parent, root: str, name: str, now: float) -> list[t
 def test_no_version_comes_again_across_processes_whose_clocks_disagree(tmp_path: Path, start: Start) -> None:
     clocks = {"a": STILL, "b": STILL, "c": STILL - HOUR, "d": STILL + HOUR}
     writing = [start(write_and_delete, str(tmp_path), name, now) for name, now in clocks.items()]
-    for child in writing:
-        child.hear()
-    for child in writing:
-        child.tell("go")
+    let_go(writing)
     ledger = Ledger()
     for child in writing:
         for version, content in child.answer():

@@ -88,11 +88,6 @@ class Folder:
                 if held is not None and _remove(path):
                     log.info("removed %s, which a killed writer had left", path)
 
-    def sync(self) -> None:
-        """Make every change to the directory's entries durable, if this store syncs at all."""
-        if self._sync:
-            sync_directory(self.path)
-
     def settle(self, stripe: str) -> None:
         """Before answering a reader: if a change in this stripe may not be durable yet, make it so."""
         if not self._sync:

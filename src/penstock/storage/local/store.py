@@ -15,7 +15,7 @@ from urllib.parse import quote
 from penstock import metrics
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.storage.local.clock import StoreClock, uptime_ns
-from penstock.storage.local.folder import ROOM, Folder, Held, stripe_of
+from penstock.storage.local.folder import ROOM, Folder, Held, stripe_of, sync_directory
 from penstock.storage.local.mounts import refuse_network
 from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
@@ -131,33 +131,33 @@ class LocalStore:
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
         """Delete objects durably; one result for each path. Deleting what is gone is a success."""
         checked = check_paths(paths)
-        together: dict[tuple[str, str], list[str]] = {}
+        together: dict[tuple[str, str], dict[str, str]] = {}
         for path in checked:
-            directory, name = os.path.split(self._file(path))
-            together.setdefault((directory, stripe_of(name)), []).append(path)
+            target = self._file(path)
+            directory, name = os.path.split(target)
+            together.setdefault((directory, stripe_of(name)), {})[path] = target
         results: dict[str, DeleteResult] = {}
-        for (directory, stripe), group in together.items():
-            errors = self._delete(directory, stripe, group)
+        for (directory, stripe), targets in together.items():
+            errors = self._delete(directory, stripe, targets)
             results |= {path: DeleteResult(path, error) for path, error in errors.items()}
         return [results[path] for path in checked]
 
-    def _delete(self, directory: str, stripe: str, paths: list[str]) -> dict[str, StorageError | None]:
-        errors: dict[str, StorageError | None] = dict.fromkeys(paths)
+    def _delete(self, directory: str, stripe: str, targets: dict[str, str]) -> dict[str, StorageError | None]:
+        errors: dict[str, StorageError | None] = dict.fromkeys(targets)
         try:
             if not _is_directory(directory):
                 return errors  # nothing is there, so nothing is left to delete
             folder = self._folder(directory)
             with self._hold(folder, stripe) as held, self._changing(folder, held):
-                for path in errors:
-                    errors[path] = self._unlink(path)
+                for path, target in targets.items():
+                    errors[path] = self._unlink(path, target)
                 self._step("unlinked")
         except (OSError, StorageError) as error:
             for path in errors:
                 errors[path] = errors[path] or self._failed("delete", path, error)
         return errors
 
-    def _unlink(self, path: str) -> StorageError | None:
-        target = self._file(path)
+    def _unlink(self, path: str, target: str) -> StorageError | None:
         try:
             if _find(target) is not None:
                 os.unlink(target)
@@ -232,7 +232,7 @@ class LocalStore:
                 held.unmark()
             raise
         try:
-            folder.sync()
+            sync_directory(folder.path)
         except OSError as error:
             raise OutcomeUnknown(
                 f"a change in {folder.path} happened, and may not be durable: the directory could not be synced "
