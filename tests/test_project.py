@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -102,3 +103,24 @@ def test_ci_runs_what_a_developer_runs(word: str) -> None:
 def test_the_two_commands_are_at_the_top_of_the_readme(command: str) -> None:
     top = (ROOT / "README.md").read_text().splitlines()[:30]
     assert any(line.startswith(command) for line in top)
+
+
+def find_python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "scripts" / "find-python", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_python_that_is_given_is_checked_and_named_when_it_will_not_do(tmp_path: Path) -> None:
+    old = tmp_path / "an old python"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    for given in (str(old), "no-such-python"):
+        refused = find_python(given)
+        assert refused.returncode == 1
+        assert not refused.stdout
+        assert f"{given} is none" in refused.stderr
+
+
+def test_a_python_that_will_do_is_printed() -> None:
+    assert find_python(sys.executable).stdout.strip() == sys.executable

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Conflict, InvalidInput, NotFound
+from penstock.storage import open_store
 from penstock.storage.local import LocalStore
 from tests.storage.local.processes import Parent, Start
 from tests.storage.local.writers import contents_of
@@ -154,3 +155,23 @@ def test_a_directory_link_that_leaves_the_store_is_not_followed_by_a_listing_fro
     (root / "dir" / "link").symlink_to(secret.parent)
 
     assert contents_of(str(root)) == {"dir/object": b"object"}
+
+
+def test_a_file_whose_name_no_object_can_have_is_left_out_of_a_listing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("dir/object", b"")
+    for name in (b"new\nline", b"back\\slash", b"not-utf8-\xff"):
+        (tmp_path / "dir" / os.fsdecode(name)).write_bytes(b"stray")
+
+    # One stray file must not stop whoever deletes what was listed.
+    assert all(result.ok for result in store.delete(meta.path for meta in store.list_objects()))
+    assert len(os.listdir(tmp_path / "dir")) == 4  # the strays, and the directory's room
+
+
+def test_a_root_whose_name_is_not_utf8_is_a_root_all_the_same(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / os.fsdecode(b"root-\xff"))
+    store.put("object", b"content")
+
+    again = open_store(store.url)
+    assert again.url == store.url
+    assert again.get("object").data == b"content"
