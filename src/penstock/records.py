@@ -70,7 +70,7 @@ def records_to_arrow(entries: Iterable[Entry]) -> pa.RecordBatch:
     {'value': [b'a', b'b'], 'key': [None, b'k']}
     """
     entries = entries if isinstance(entries, list) else list(entries)
-    if all(type(entry) is bytes for entry in entries):
+    if set(map(type, entries)) <= {bytes}:
         return values_to_arrow(cast("list[bytes]", entries))
     records = [entry if isinstance(entry, Record) else Record(entry) for entry in entries]
     columns: dict[str, Sequence[object]] = {"value": [record.value for record in records]}
@@ -130,6 +130,19 @@ def check_record_columns(schema: pa.Schema) -> None:
         expected = RECORD_SCHEMA.field(field.name).type
         if field.type != expected:
             raise CorruptData(f"the column {field.name!r} has the type {field.type}, not {expected}")
+
+
+def bytes_of(values: pa.Array[Any]) -> int:
+    """How many bytes the payloads of a `binary` column have together.
+
+    >>> bytes_of(values_to_arrow([b"a", b"", b"bc"]).column("value"))
+    3
+    """
+    offsets = values.buffers()[1]
+    if not len(values) or offsets is None:
+        return 0
+    places = memoryview(offsets).cast("B").cast("i")
+    return places[values.offset + len(values)] - places[values.offset]
 
 
 def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:

@@ -1,0 +1,106 @@
+"""The block of batch format 2: an Arrow IPC stream, read as if an enemy had written it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import CorruptData
+from penstock.records import bytes_of, check_record_columns
+
+_U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
+# Places of fields in Arrow's flatbuffers: Message.header, and RecordBatch.compression.
+_HEADER, _COMPRESSION = 2, 3
+
+
+def write_stream(batch: pa.RecordBatch, closing: bytes = b"") -> pa.Buffer:
+    """Write a batch as a stream of one record batch, with some more bytes behind it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    sink.write(closing)
+    return sink.getvalue()
+
+
+def read_stream(block: pa.Buffer) -> pa.RecordBatch:
+    """Read all of a stream into one batch, validated in full. Raises `CorruptData` for anything else."""
+    try:
+        source = pa.BufferReader(block)
+        batches = list(_batches(source))
+        left = block.size - source.tell()
+    except (pa.ArrowException, OSError, struct.error, ValueError, KeyError, OverflowError) as error:
+        raise CorruptData(f"the block is not an Arrow IPC stream: {error}") from error
+    if left:
+        raise CorruptData(f"{left} bytes are left over after the Arrow IPC stream")
+    return batches[1] if len(batches) == 2 else _as_one(batches)
+
+
+def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
+    """An empty batch of the stream's schema, then its batches."""
+    messages = pa.ipc.MessageReader.open_stream(source)
+    schema: pa.Schema | None = None
+    while True:
+        try:
+            message = messages.read_next_message()
+        except StopIteration:
+            break
+        if schema is None:
+            if message.type != "schema":
+                raise CorruptData(f"the Arrow IPC stream begins with a {message.type}, not with a schema")
+            schema = pa.ipc.read_schema(message).remove_metadata()
+            check_record_columns(schema)
+            yield pa.RecordBatch.from_pylist([], schema=schema)
+            continue
+        if message.type != "record batch":
+            raise CorruptData(f"the Arrow IPC stream holds a {message.type}")
+        # Arrow allocates whatever the length in front of a compressed buffer claims. We compress around the stream.
+        if _is_compressed(message.metadata):
+            raise CorruptData("the Arrow IPC stream has compressed buffers")
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+        _check_nulls(batch)
+        yield batch
+    if schema is None:
+        raise CorruptData("the Arrow IPC stream has no schema")
+
+
+def _check_nulls(batch: pa.RecordBatch) -> None:
+    if batch.column("value").null_count:
+        raise CorruptData("the column 'value' holds a null")
+    if "headers" not in batch.schema.names:
+        return
+    headers: Any = batch.column("headers")
+    pairs = headers.flatten()
+    if pairs.null_count or any(part.null_count for part in pairs.flatten()):
+        raise CorruptData("the column 'headers' holds a pair without key or value")
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if sum(bytes_of(batch.column("value")) for batch in batches) >= 1 << 31:
+        raise CorruptData("the values of the Arrow IPC stream pass 2 GiB")
+    columns = [
+        pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(batches[0].num_columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+def _is_compressed(message: pa.Buffer) -> bool:
+    """Whether a record batch message has body compression. Arrow has verified the message, but does not tell this."""
+    data = memoryview(message).cast("B")
+    table = _field(data, _U32.unpack_from(data, 0)[0], _HEADER)
+    if table is None:
+        raise CorruptData("a message of the Arrow IPC stream has no header")
+    return _field(data, table + _U32.unpack_from(data, table)[0], _COMPRESSION) is not None
+
+
+def _field(data: memoryview, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffers table is, if it is there."""
+    fields = table - _I32.unpack_from(data, table)[0]
+    at = 4 + 2 * number
+    if at >= _U16.unpack_from(data, fields)[0]:
+        return None
+    offset = _U16.unpack_from(data, fields + at)[0]
+    return table + offset if offset else None

@@ -1,0 +1,152 @@
+"""Data batches: what a data object holds. A block of records, then a footer of seven bytes that says how to read it.
+
+```text
+block
+footer   u8 compression (0 none, 1 zstd)   u32 LE record count   u16 LE version
+```
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from penstock.buffer import arrow_stream, framing, zstd
+from penstock.errors import CorruptData, InvalidInput
+from penstock.records import RECORD_SCHEMA, Entry, Record, records_to_arrow
+
+MAX_BATCH_BYTES = 1 << 30
+
+_FOOTER = struct.Struct("<BIH")
+_OPENDATA, _ARROW = 1, 2
+_MOST_RECORDS = (1 << 32) - 1
+_VALUES_ONLY = pa.schema([RECORD_SCHEMA.field("value")])
+
+
+class BatchFormat(StrEnum):
+    """How a batch's block is written: `arrow` is version 2, `opendata` version 1, shared with OpenData's crate."""
+
+    ARROW = "arrow"
+    OPENDATA = "opendata"
+
+
+class Compression(StrEnum):
+    """What is around a batch's block."""
+
+    NONE = "none"
+    ZSTD = "zstd"
+
+
+_VERSIONS = {BatchFormat.OPENDATA: _OPENDATA, BatchFormat.ARROW: _ARROW}
+_CODES = {Compression.NONE: 0, Compression.ZSTD: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A batch as it is written, and how long it would be without compression."""
+
+    data: memoryview
+    plain_size: int
+
+
+def encode_batch(
+    entries: Iterable[Entry],
+    *,
+    compression: str = Compression.NONE,
+    format: str = BatchFormat.ARROW,  # noqa: A002  the name is part of the contract
+) -> bytes:
+    """Write entries, payloads or records, as a data batch.
+
+    Raises `InvalidInput` for a word that is no compression or format, for an entry of another type, and for a record
+    with more than a value where the format keeps values only (`opendata`).
+
+    >>> encode_batch([b"hi"], format="opendata").hex(" ")
+    '02 00 00 00 68 69 00 01 00 00 00 01 00'
+    """
+    compressed, shape = as_compression(compression), as_format(format)
+    if isinstance(entries, bytes | bytearray | memoryview | str | Record):
+        raise InvalidInput(f"entries must be a list of bytes or Records, not one {type(entries).__name__}")
+    return bytes(encode(records_to_arrow(entries), compressed, shape).data)
+
+
+def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> pa.RecordBatch:
+    """Read a data batch of either format into a record batch with a `value` column, validated in full.
+
+    Raises `CorruptData` for bytes that are none, saying what is wrong; a block that would decompress beyond
+    `max_batch_bytes` is one. The record batch may share memory with `data`.
+
+    >>> decode_batch(encode_batch([b"hi"])).column("value").to_pylist()
+    [b'hi']
+    """
+    if max_batch_bytes < 0:
+        raise InvalidInput(f"max_batch_bytes must be 0 or more, not {max_batch_bytes}")
+    content = pa.py_buffer(data)
+    if content.size < _FOOTER.size:
+        raise CorruptData(f"a batch of {content.size} bytes is too small for its footer of {_FOOTER.size}")
+    code, count, version = _FOOTER.unpack_from(content, content.size - _FOOTER.size)
+    if version not in _VERSIONS.values():
+        raise CorruptData(f"unsupported version {version} of a batch; this Penstock reads 1 and 2")
+    if code not in _CODES.values():
+        raise CorruptData(f"unsupported compression {code} of a batch; there are 0 (none) and 1 (zstd)")
+    block = content.slice(0, content.size - _FOOTER.size)
+    if code == _CODES[Compression.ZSTD]:
+        block = zstd.decompress(block, max_batch_bytes)
+    if version == _OPENDATA:
+        return pa.RecordBatch.from_arrays([framing.unframe(block, count)], schema=_VALUES_ONLY)
+    batch = arrow_stream.read_stream(block)
+    if batch.num_rows != count:
+        raise CorruptData(f"record count: the footer says {count}, and the block holds {batch.num_rows}")
+    return batch
+
+
+def encode(
+    batch: pa.RecordBatch, compression: Compression, shape: BatchFormat, most: int | None = None
+) -> EncodedBatch:
+    """Write a record batch as a data batch. A block above `most` bytes is not compressed: readers would refuse it."""
+    if batch.num_rows > _MOST_RECORDS:
+        raise InvalidInput(f"a batch of {batch.num_rows} records is too large; the most is {_MOST_RECORDS}")
+    code = _CODES[compression]
+    if shape is BatchFormat.OPENDATA:
+        check_values_only(batch.schema)
+        block = framing.frame(batch.column("value"))
+    else:
+        if not code:
+            whole = arrow_stream.write_stream(batch, _FOOTER.pack(0, batch.num_rows, _ARROW))
+            return EncodedBatch(memoryview(whole).cast("B"), whole.size)
+        block = arrow_stream.write_stream(batch)
+    plain_size = block.size + _FOOTER.size
+    if code and (most is None or block.size <= most):
+        block = zstd.compress(block)
+    else:
+        code = 0
+    sink = pa.BufferOutputStream()
+    sink.write(block)
+    sink.write(_FOOTER.pack(code, batch.num_rows, _VERSIONS[shape]))
+    return EncodedBatch(memoryview(sink.getvalue()).cast("B"), plain_size)
+
+
+def check_values_only(schema: pa.Schema) -> None:
+    """Raise `InvalidInput` where records have more than values: format 1 would drop it."""
+    more = [name for name in schema.names if name != "value"]
+    if more:
+        raise InvalidInput(
+            f"the batch format 'opendata' keeps values only, and a record has {' and '.join(more)}; use 'arrow'"
+        )
+
+
+def as_format(word: object) -> BatchFormat:
+    """Accept a batch format, or its word."""
+    if isinstance(word, str) and word in set(BatchFormat):
+        return BatchFormat(word)
+    raise InvalidInput(f"format must be one of {', '.join(BatchFormat)}, not {word!r}")
+
+
+def as_compression(word: object) -> Compression:
+    """Accept a compression, or its word."""
+    if isinstance(word, str) and word in set(Compression):
+        return Compression(word)
+    raise InvalidInput(f"compression must be one of {', '.join(Compression)}, not {word!r}")
