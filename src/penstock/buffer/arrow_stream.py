@@ -81,9 +81,7 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
 def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if sum(bytes_of(batch.column("value")) for batch in batches) >= 1 << 31:
         raise CorruptData("the values of the Arrow IPC stream pass 2 GiB")
-    columns = [
-        pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(batches[0].num_columns)
-    ]
+    columns = [pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(batches[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 

@@ -47,7 +47,8 @@ class OpenDataManifest:
         if len(data) < _FOOTER.size:
             raise CorruptData(f"a manifest of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
         self.data = data
-        self.count, self.next_sequence, self.epoch, _ = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+        footer: tuple[int, int, int, int] = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+        self.count, self.next_sequence, self.epoch, _ = footer
         self._end = len(data) - _FOOTER.size
         if self.count > self.next_sequence:
             raise CorruptData(
@@ -121,7 +122,7 @@ class OpenDataManifest:
         """Where the entry that starts at a byte ends. Checks its length, and that its sequence is the one due."""
         if at + _LENGTH.size > self._end:
             raise CorruptData(f"entry length: entry {number} of {self.count} is truncated")
-        (length,) = _LENGTH.unpack_from(self.data, at)
+        length: int = _LENGTH.unpack_from(self.data, at)[0]
         end = at + _LENGTH.size + length
         if end > self._end or length < _ENTRY.size + _COUNT.size:
             raise CorruptData(f"entry length: entry {number} of {self.count} says {length}, which cannot be")
@@ -130,7 +131,7 @@ class OpenDataManifest:
             raise CorruptData(
                 f"sequence: entry {number} of {self.count} has {sequence}, and {self.first_sequence + number} is due"
             )
-        return int(end)
+        return end
 
 
 def next_epoch(epoch: int) -> int:
