@@ -7,7 +7,9 @@ May import: nothing of Penstock.
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
+
+_SECONDS = (0.0005, 0.002, 0.005, 0.02, 0.05, 0.2, 0.5, 2.0, 5.0, 20.0, 60.0)
 
 storage_operations = Counter(
     "penstock_storage_operations_total",
@@ -18,7 +20,7 @@ storage_operation_seconds = Histogram(
     "penstock_storage_operation_seconds",
     "How long a call of an object store took. Of a listing, without the time of whoever reads it.",
     ["store", "operation"],
-    buckets=(0.0005, 0.002, 0.005, 0.02, 0.05, 0.2, 0.5, 2.0, 5.0, 20.0, 60.0),
+    buckets=_SECONDS,
 )
 storage_bytes_read = Counter(
     "penstock_storage_bytes_read_total", "Bytes of the objects that were read whole.", ["store"]
@@ -27,4 +29,92 @@ storage_bytes_written = Counter(
     "penstock_storage_bytes_written_total", "Bytes of the objects that were written.", ["store"]
 )
 
-ALL = (storage_operations, storage_operation_seconds, storage_bytes_read, storage_bytes_written)
+buffer_batches_flushed = Counter(
+    "penstock_buffer_batches_flushed_total", "Batches that a producer wrote and enqueued.", ["buffer"]
+)
+buffer_entries_flushed = Counter("penstock_buffer_entries_flushed_total", "Entries in those batches.", ["buffer"])
+buffer_bytes_flushed = Counter(
+    "penstock_buffer_bytes_flushed_total", "Bytes of those batches before compression.", ["buffer"]
+)
+buffer_bytes_written = Counter(
+    "penstock_buffer_bytes_written_total", "Bytes of those batches as written, after compression.", ["buffer"]
+)
+buffer_flush_duration = Histogram(
+    "penstock_buffer_flush_duration_seconds",
+    "From the start of encoding a batch until it was enqueued.",
+    ["buffer"],
+    buckets=_SECONDS,
+)
+buffer_batches_collected = Counter(
+    "penstock_buffer_batches_collected_total", "Batches that were fetched and decoded.", ["buffer"]
+)
+buffer_entries_collected = Counter("penstock_buffer_entries_collected_total", "Entries in those batches.", ["buffer"])
+buffer_bytes_collected = Counter(
+    "penstock_buffer_bytes_collected_total", "Bytes of those batches' objects.", ["buffer"]
+)
+buffer_fetch_duration = Histogram(
+    "penstock_buffer_fetch_duration_seconds",
+    "How long fetching and decoding a batch took.",
+    ["buffer"],
+    buckets=_SECONDS,
+)
+buffer_consumer_lag = Gauge(
+    "penstock_buffer_consumer_lag_seconds",
+    "Now minus the last ingestion time of the batch fetched last; never below 0.",
+    ["buffer"],
+)
+buffer_queue_length = Gauge(
+    "penstock_buffer_queue_length", "Entries in the manifest when it was read or written last.", ["buffer"]
+)
+buffer_acks = Counter("penstock_buffer_acks_total", "Entries of the manifest that were acked.", ["buffer"])
+buffer_descriptors_handed_out = Counter(
+    "penstock_buffer_descriptors_handed_out_total", "Descriptors that next_descriptors handed out.", ["buffer"]
+)
+buffer_gc_files_deleted = Counter(
+    "penstock_buffer_gc_files_deleted_total", "Data objects that the collector deleted.", ["buffer"]
+)
+buffer_gc_files_failed = Counter(
+    "penstock_buffer_gc_files_failed_total", "Data objects that the collector could not delete.", ["buffer"]
+)
+buffer_gc_duration = Histogram(
+    "penstock_buffer_gc_duration_seconds", "How long a cycle of the collector took.", ["buffer"], buckets=_SECONDS
+)
+buffer_enqueue_in_doubt = Counter(
+    "penstock_buffer_enqueue_in_doubt_total",
+    "Batches enqueued again because the manifest held no evidence of the try before.",
+    ["buffer"],
+)
+buffer_manifest_writes = Counter(
+    "penstock_buffer_manifest_writes_total",
+    "Tries to write the manifest, by role: producer or consumer.",
+    ["buffer", "role"],
+)
+buffer_manifest_conflicts = Counter(
+    "penstock_buffer_manifest_conflicts_total", "Tries that lost a compare-and-set, by role.", ["buffer", "role"]
+)
+
+ALL = (
+    storage_operations,
+    storage_operation_seconds,
+    storage_bytes_read,
+    storage_bytes_written,
+    buffer_batches_flushed,
+    buffer_entries_flushed,
+    buffer_bytes_flushed,
+    buffer_bytes_written,
+    buffer_flush_duration,
+    buffer_batches_collected,
+    buffer_entries_collected,
+    buffer_bytes_collected,
+    buffer_fetch_duration,
+    buffer_consumer_lag,
+    buffer_queue_length,
+    buffer_acks,
+    buffer_descriptors_handed_out,
+    buffer_gc_files_deleted,
+    buffer_gc_files_failed,
+    buffer_gc_duration,
+    buffer_enqueue_in_doubt,
+    buffer_manifest_writes,
+    buffer_manifest_conflicts,
+)

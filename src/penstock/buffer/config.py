@@ -1,0 +1,131 @@
+"""How a producer and a consumer are set up. Bad values are refused when the configuration is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression, as_compression, as_format
+from penstock.buffer.locations import OWNER, is_data_name
+from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.errors import InvalidInput
+from penstock.storage.paths import check_path, check_prefix
+
+DATA_PATH_PREFIX = "ingest"
+_LARGEST_BATCH = (1 << 31) - 1  # what one Arrow column of payloads can hold
+
+
+class ManifestFormat(StrEnum):
+    """Which manifest a buffer gets that has none yet. Until the native one is there, both are version 1."""
+
+    NATIVE = "native"
+    OPENDATA = "opendata"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """How a producer batches, and where it writes. Times are seconds, sizes bytes.
+
+    Raises `InvalidInput` naming the field, the value and what is allowed.
+
+    >>> ProducerConfig(flush_interval=-1)
+    Traceback (most recent call last):
+        ...
+    penstock.errors.InvalidInput: flush_interval must be a number of seconds, 0 or more, not -1
+    """
+
+    data_path_prefix: str = DATA_PATH_PREFIX
+    manifest_path: str = MANIFEST_PATH
+    flush_interval: float = 0.1
+    flush_size_bytes: int = 64 << 20
+    max_buffered_inputs: int = 1000
+    max_buffered_bytes: int = 256 << 20
+    compression: str = Compression.NONE
+    format: str = BatchFormat.ARROW
+    manifest_format: str = ManifestFormat.NATIVE
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    enqueue_deadline: float = 300.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
+        object.__setattr__(self, "compression", as_compression(self.compression))
+        object.__setattr__(self, "format", as_format(self.format))
+        object.__setattr__(self, "manifest_format", _as_manifest_format(self.manifest_format))
+        _check_seconds("flush_interval", self.flush_interval, zero=True)
+        _check_seconds("enqueue_deadline", self.enqueue_deadline)
+        _check_count("flush_size_bytes", self.flush_size_bytes)
+        _check_count("max_buffered_inputs", self.max_buffered_inputs)
+        _check_count("max_buffered_bytes", self.max_buffered_bytes)
+        _check_count("max_batch_bytes", self.max_batch_bytes, _LARGEST_BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """What a consumer and its collector read and clear away. Times are seconds, sizes bytes.
+
+    `enqueue_deadline` is the longest that any of the buffer's producers uses; a `gc_grace_period` below twice that is
+    refused, for it would delete what can still be enqueued. Raises `InvalidInput` naming the field.
+    """
+
+    manifest_path: str = MANIFEST_PATH
+    data_path_prefix: str = DATA_PATH_PREFIX
+    gc_interval: float = 300.0
+    gc_grace_period: float = 600.0
+    gc: bool = True
+    group: str = "default"
+    start: str | int = "earliest"
+    manifest_format: str = ManifestFormat.NATIVE
+    max_batch_bytes: int = MAX_BATCH_BYTES
+    enqueue_deadline: float = 300.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
+        object.__setattr__(self, "manifest_format", _as_manifest_format(self.manifest_format))
+        _check_seconds("gc_interval", self.gc_interval)
+        _check_seconds("gc_grace_period", self.gc_grace_period)
+        _check_seconds("enqueue_deadline", self.enqueue_deadline)
+        _check_count("max_batch_bytes", self.max_batch_bytes, _LARGEST_BATCH)
+        if not isinstance(self.gc, bool):
+            raise InvalidInput(f"gc must be True or False, not {self.gc!r}")
+        if self.gc_grace_period < 2 * self.enqueue_deadline:
+            raise InvalidInput(
+                f"gc_grace_period must be at least twice enqueue_deadline ({self.enqueue_deadline} s), for a producer "
+                f"may still enqueue what it wrote, not {self.gc_grace_period}"
+            )
+        # Groups come with the native manifest; version 1 knows one reader, and it starts at the oldest entry.
+        if self.group != "default":
+            raise InvalidInput(f"group must be 'default' on a manifest of version 1, not {self.group!r}")
+        if self.start != "earliest":
+            raise InvalidInput(f"start must be 'earliest' on a manifest of version 1, not {self.start!r}")
+
+
+def _check_places(prefix: object, manifest: object) -> str:
+    if not isinstance(prefix, str) or not prefix:
+        raise InvalidInput(f"data_path_prefix must be a path such as 'ingest', not {prefix!r}")
+    prefix = check_prefix(prefix)
+    if not isinstance(manifest, str):
+        raise InvalidInput(f"manifest_path must be a path such as 'ingest/manifest', not {manifest!r}")
+    folder, _, name = check_path(manifest).rpartition("/")
+    if folder == prefix and (name == OWNER or is_data_name(name)):
+        raise InvalidInput(f"manifest_path {manifest!r} is a name that data_path_prefix {prefix!r} needs itself")
+    return prefix
+
+
+def _as_manifest_format(word: object) -> ManifestFormat:
+    if isinstance(word, str) and word in set(ManifestFormat):
+        return ManifestFormat(word)
+    raise InvalidInput(f"manifest_format must be one of {', '.join(ManifestFormat)}, not {word!r}")
+
+
+def _check_seconds(field: str, value: object, *, zero: bool = False) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # it is a number
+        allowed = "0 or more" if zero else "above 0"
+        raise InvalidInput(f"{field} must be a number of seconds, {allowed}, not {value!r}")
+
+
+def _check_count(field: str, value: object, most: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        allowed = "1 or more" if most is None else f"from 1 to {most}"
+        raise InvalidInput(f"{field} must be an integer, {allowed}, not {value!r}")

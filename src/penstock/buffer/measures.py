@@ -1,0 +1,60 @@
+"""The metrics of one buffer, bound to its label."""
+
+from __future__ import annotations
+
+from penstock import metrics
+from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.storage import ObjectStore
+
+
+def label_of(store: ObjectStore, manifest_path: str) -> str:
+    """A buffer's URL without credentials; with the manifest's path where that is not the usual one."""
+    return store.url if manifest_path == MANIFEST_PATH else f"{store.url}/{manifest_path}"
+
+
+class Measures:
+    """Every metric of a buffer, ready to be counted."""
+
+    def __init__(self, label: str) -> None:
+        self.batches_flushed = metrics.buffer_batches_flushed.labels(label)
+        self.entries_flushed = metrics.buffer_entries_flushed.labels(label)
+        self.bytes_flushed = metrics.buffer_bytes_flushed.labels(label)
+        self.bytes_written = metrics.buffer_bytes_written.labels(label)
+        self.flush_duration = metrics.buffer_flush_duration.labels(label)
+        self.batches_collected = metrics.buffer_batches_collected.labels(label)
+        self.entries_collected = metrics.buffer_entries_collected.labels(label)
+        self.bytes_collected = metrics.buffer_bytes_collected.labels(label)
+        self.fetch_duration = metrics.buffer_fetch_duration.labels(label)
+        self.consumer_lag = metrics.buffer_consumer_lag.labels(label)
+        self.queue_length = metrics.buffer_queue_length.labels(label)
+        self.acks = metrics.buffer_acks.labels(label)
+        self.descriptors_handed_out = metrics.buffer_descriptors_handed_out.labels(label)
+        self.gc_files_deleted = metrics.buffer_gc_files_deleted.labels(label)
+        self.gc_files_failed = metrics.buffer_gc_files_failed.labels(label)
+        self.gc_duration = metrics.buffer_gc_duration.labels(label)
+        self.enqueue_in_doubt = metrics.buffer_enqueue_in_doubt.labels(label)
+
+
+class WriteCounts:
+    """How often one role tried to write the manifest, and how often it lost."""
+
+    def __init__(self, label: str, role: str) -> None:
+        self._writes = metrics.buffer_manifest_writes.labels(label, role)
+        self._conflicts = metrics.buffer_manifest_conflicts.labels(label, role)
+        self._tried = 0
+        self._lost = 0
+
+    def tried(self) -> None:
+        """Count a try."""
+        self._tried += 1
+        self._writes.inc()
+
+    def lost(self) -> None:
+        """Count a try that lost its compare-and-set."""
+        self._lost += 1
+        self._conflicts.inc()
+
+    @property
+    def conflict_rate(self) -> float:
+        """Percent of the tries that lost."""
+        return 100.0 * self._lost / self._tried if self._tried else 0.0

@@ -1,0 +1,157 @@
+"""A batch while a producer has it: entries and metadata come in, an encoded data batch comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+
+from penstock.buffer.batch import BatchFormat, Compression, EncodedBatch, check_values_only, encode
+from penstock.buffer.descriptors import Metadata, NewEntry
+from penstock.buffer.write_handle import Outcome
+from penstock.errors import InvalidInput
+from penstock.records import RECORD_SCHEMA, Entry, Record, bytes_of, records_to_arrow, values_to_arrow
+
+Entries: TypeAlias = "bytes | str | Record | Sequence[bytes | str | Record]"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one call of `produce` brought: an entry on its own, or many in columns."""
+
+    piece: Entry | pa.RecordBatch
+    count: int
+    size: int
+
+
+def take(entries: object, shape: BatchFormat) -> Taken:
+    """Check what was given to `produce`. Raises `InvalidInput` for what is no entry, or none at all."""
+    if isinstance(entries, str | bytes | bytearray | memoryview | Record):
+        entry = _as_entry(entries)
+        if isinstance(entry, Record) and shape is BatchFormat.OPENDATA:
+            check_values_only(records_to_arrow([entry]).schema)
+        return Taken(entry, 1, _size(entry))
+    if isinstance(entries, dict) or not hasattr(entries, "__iter__"):
+        raise InvalidInput(
+            f"entries must be bytes, str, Records or a list of them, not {type(entries).__name__}; "
+            "produce_json takes objects"
+        )
+    listed = entries if isinstance(entries, list) else list(entries)
+    if not listed:
+        raise InvalidInput("entries must not be empty: there is nothing to produce")
+    if set(map(type, listed)) == {bytes}:
+        batch = values_to_arrow(listed)
+        return Taken(batch, len(listed), bytes_of(batch.column("value")))
+    checked = [_as_entry(entry) for entry in listed]
+    batch = records_to_arrow(checked)
+    if shape is BatchFormat.OPENDATA:
+        check_values_only(batch.schema)
+    return Taken(batch, len(checked), sum(map(_size, checked)))
+
+
+class Stage(Enum):
+    """How far a batch has come."""
+
+    TAKING = auto()
+    SEALED = auto()
+    WRITTEN = auto()
+    FINISHED = auto()
+
+
+class PendingBatch:
+    """A batch on its way. Its producer's lock guards it while it takes entries; after that one thread has it."""
+
+    __slots__ = (
+        "_pieces",
+        "bytes",
+        "calls",
+        "count",
+        "deadline",
+        "due",
+        "encoded_sizes",
+        "location",
+        "metadata",
+        "outcome",
+        "stage",
+        "started",
+    )
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.calls = 0
+        self.count = 0
+        self.bytes = 0
+        self.metadata: list[Metadata] = []
+        self.outcome = Outcome()
+        self.stage = Stage.TAKING
+        self.location = ""
+        self.deadline = 0.0
+        self.started = 0.0
+        self.encoded_sizes = (0, 0)
+        self._pieces: list[list[Entry] | pa.RecordBatch] = []
+
+    def add(self, piece: Entry | pa.RecordBatch, count: int, size: int, ingestion_time_ms: int, payload: bytes) -> None:
+        """Add what one call brought. Neighbours of the same time and payload share one metadata item."""
+        if isinstance(piece, pa.RecordBatch):
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(self._pieces[-1], list):
+            self._pieces[-1].append(piece)
+        else:
+            self._pieces.append([piece])
+        last = self.metadata[-1] if self.metadata else None
+        if last is None or last.ingestion_time_ms != ingestion_time_ms or last.payload != payload:
+            self.metadata.append(Metadata(self.count, ingestion_time_ms, payload))
+        self.calls += 1
+        self.count += count
+        self.bytes += size
+
+    def encode(self, compression: Compression, shape: BatchFormat, most: int) -> EncodedBatch:
+        """Write the batch as it will be stored, and let go of the entries."""
+        pieces, self._pieces = self._pieces, []
+        batches = [piece if isinstance(piece, pa.RecordBatch) else records_to_arrow(piece) for piece in pieces]
+        pieces.clear()
+        encoded = encode(_as_one(batches), compression, shape, most)
+        self.encoded_sizes = (encoded.plain_size, len(encoded.data))
+        return encoded
+
+    def entry(self) -> NewEntry:
+        """What the manifest is told."""
+        return NewEntry(self.location, tuple(self.metadata), self.deadline)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    there = {name for batch in batches for name in batch.schema.names}
+    fields = [field for field in RECORD_SCHEMA if field.name in there]
+    columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field[Any]) -> pa.Array[Any]:
+    if field.name in batch.schema.names:
+        return batch.column(field.name)
+    return cast("pa.Array[Any]", pa.nulls(batch.num_rows, field.type))
+
+
+def _as_entry(entry: object) -> Entry:
+    if isinstance(entry, bytes | Record):
+        return entry
+    if isinstance(entry, str):
+        try:
+            return entry.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"an entry cannot be written as UTF-8: {error}") from error
+    if isinstance(entry, bytearray | memoryview):
+        return bytes(entry)
+    raise InvalidInput(f"an entry must be bytes, str or a Record, not {type(entry).__name__}")
+
+
+def _size(entry: Entry) -> int:
+    if isinstance(entry, bytes):
+        return len(entry)
+    size = len(entry.value) + len(entry.key or b"") + (8 if entry.timestamp_ms is not None else 0)
+    return size + sum(len(key.encode()) + len(value) for key, value in entry.headers or ())

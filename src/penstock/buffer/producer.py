@@ -1,0 +1,407 @@
+"""`Producer`: takes entries, writes them as data objects, and enqueues those in order.
+
+Two kinds of threads carry a batch on: writers encode it and write its object, side by side; one enqueuer appends the
+oldest unbroken run of written batches to the manifest. What guards what is in `docs/design/buffer.md`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import msgspec
+
+from penstock.buffer.at_exit import close_at_exit, forget
+from penstock.buffer.batch import BatchFormat, Compression
+from penstock.buffer.config import ProducerConfig
+from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.locations import check_owner, new_location
+from penstock.buffer.measures import Measures, label_of
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, take
+from penstock.buffer.process import current
+from penstock.buffer.queue_manifest import QueueManifest
+from penstock.buffer.room import Room
+from penstock.buffer.write_handle import Outcome, WriteHandle, Written
+from penstock.errors import Closed, InvalidInput, OutcomeUnknown, StorageError
+from penstock.storage import ObjectStore, open_store
+from penstock.storage.local.clock import uptime_ns
+
+_DEFAULTS = ProducerConfig()
+_WRITERS = 4
+_MOST_METADATA = (1 << 32) - 1
+_PATIENCE_AT_START = 1.0
+
+_log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+
+
+def seconds_since_boot() -> float:
+    """A clock that runs during suspend, and that nobody sets."""
+    return uptime_ns() / 1e9
+
+
+class Producer:
+    """Puts entries into a buffer: durably, in order, and never more in memory than it was told.
+
+    Any number of producers, anywhere, can share a buffer. `produce` returns a `WriteHandle` at once; it is done when
+    the entries are durable and enqueued. Safe to share between threads, but not with a forked child.
+
+    >>> with Producer("memory://doctest-producer") as producer:
+    ...     handle = producer.produce([b"one", b"two"])
+    >>> handle.result().sequence
+    0
+    """
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str] | ObjectStore,
+        config: ProducerConfig = _DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = seconds_since_boot,
+    ) -> None:
+        self._store = open_store(where)
+        self._config = config
+        self._clock = clock
+        self._uptime = uptime
+        self._shape = BatchFormat(config.format)
+        label = label_of(self._store, config.manifest_path)
+        self._measures = Measures(label)
+        self._queue: QueueManifest = OpenDataQueue(self._store, config.manifest_path, label, "producer")
+        self._home = current.number
+
+        self._lock = threading.Lock()
+        self._room = Room(self._lock, config)
+        self._work = threading.Condition(self._lock)  # writers wait for it
+        self._ready = threading.Condition(self._lock)  # the enqueuer does
+        self._open: PendingBatch | None = None
+        self._sealed: deque[PendingBatch] = deque()
+        self._pipeline: deque[PendingBatch] = deque()  # sealed and not finished, in order
+        self._is_pressed = False
+        self._failures: list[Outcome] = []
+        self._is_closed = False
+        self._is_stopped = False
+        self._owns_prefix = False
+        self._start()
+
+    @property
+    def conflict_rate(self) -> float:
+        """Percent of this producer's manifest writes that lost a compare-and-set."""
+        return self._queue.conflict_rate
+
+    def __repr__(self) -> str:
+        return f"Producer({self._store.url})"
+
+    def produce(self, entries: Entries, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
+        """Take entries: one (`bytes`, `str` as UTF-8, or a `Record`), or a list of them.
+
+        `metadata` goes into the manifest, for whoever reads. Where there is no room it waits, in the order of the
+        calls; past `timeout` seconds it raises `BackpressureTimeout`, and nothing was taken. Raises `InvalidInput` for
+        no entries, more than `max_batch_bytes` of them, or what is no entry, and `Closed` after `close`.
+        """
+        if self._home != current.number:
+            raise self._forked()
+        if type(entries) is bytes:  # by far the most calls
+            piece, count, size = entries, 1, len(entries)
+        else:
+            taken = take(entries, self._shape)
+            piece, count, size = taken.piece, taken.count, taken.size  # type: ignore[assignment]  # one, or many
+        if metadata:
+            size += _size_of(metadata)
+        if size > self._config.max_batch_bytes:
+            raise InvalidInput(
+                f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
+            )
+        with self._lock:
+            if self._is_closed:
+                raise Closed(f"{self!r} is closed")
+            if not self._room.fits(count, size):
+                self._room.wait(count, size, timeout, self._hurry)
+            batch = self._batch_for(size)
+            now = int(self._clock() * 1000)
+            batch.add(piece, count, size, now, metadata)
+            self._room.take(count, size)
+            if self._is_full(batch):
+                self._seal()
+            return WriteHandle(batch.outcome, now)
+
+    def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
+        """Take an object as JSON, or each object of a list. Otherwise like `produce`.
+
+        Raises `InvalidInput` for what has no form in JSON. Dates, UUIDs, decimals and dataclasses have one; a NaN or
+        an infinity becomes null, as JSON has no other word for it.
+        """
+        try:
+            encoded = [msgspec.json.encode(one) for one in (objects if isinstance(objects, list) else [objects])]
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"this cannot be written as JSON: {error}") from error
+        return self.produce(encoded, metadata, timeout)
+
+    def flush(self) -> None:
+        """Return when everything produced before is durable and enqueued, and every handle of it is done.
+
+        Raises what went wrong with any of it, unless a handle has told its caller already.
+        """
+        if self._home != current.number:
+            raise self._forked()
+        with self._lock:
+            if self._is_stopped:
+                raise Closed(f"{self!r} is closed")
+            if self._open is not None:
+                self._seal()
+            outcomes = [batch.outcome for batch in self._pipeline]
+        for outcome in outcomes:
+            outcome.wait(None)
+        with self._lock:
+            failures = [outcome for outcome in self._failures if outcome.is_failure_unheard]
+            self._failures.clear()
+        if len(failures) > 1:
+            _log.error("%d batches of %r are not known to be enqueued; raising what the first met", len(failures), self)
+        for outcome in failures:
+            outcome.get()
+
+    def close(self) -> None:
+        """Flush, then stop. A second `close` does nothing. Raises what `flush` raises, stopped all the same."""
+        if self._home != current.number:
+            raise self._forked()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._room.close()
+        try:
+            self.flush()
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            _log.exception("closing %r failed too", self)  # what is under way already says more
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
+    # Taking entries: with the lock held.
+
+    def _batch_for(self, size: int) -> PendingBatch:
+        batch = self._open
+        if batch is not None and batch.bytes + size > self._config.max_batch_bytes:
+            self._seal()
+            batch = None
+        if batch is None:
+            batch = self._open = PendingBatch(time.monotonic() + self._config.flush_interval)
+            self._work.notify()  # somebody has to watch the time
+        return batch
+
+    def _is_full(self, batch: PendingBatch) -> bool:
+        config = self._config
+        if self._room.is_awaited or batch.bytes >= config.flush_size_bytes:
+            return True
+        if batch.count * 4 >= self._room.most_entries:
+            return True
+        return self._is_pressed and (
+            batch.calls * 4 >= config.max_buffered_inputs or batch.bytes * 4 >= config.max_buffered_bytes
+        )
+
+    def _hurry(self) -> None:
+        """Somebody waits for room: send what there is on its way, and batches early until the pressure is gone."""
+        self._is_pressed = True
+        if self._open is not None:
+            self._seal()
+
+    def _seal(self) -> None:
+        batch = self._open
+        assert batch is not None  # noqa: S101  every caller has looked
+        self._open = None
+        batch.stage = Stage.SEALED
+        self._sealed.append(batch)
+        self._pipeline.append(batch)
+        self._work.notify()
+
+    # Writing data objects: in the writers' threads.
+
+    def _write_batches(self) -> None:
+        while (batch := self._next_to_write()) is not None:
+            try:
+                self._write(batch)
+            except Exception as error:  # noqa: BLE001  whatever it is, the handles get it, and the next batch goes on
+                _log.warning("a batch of %d entries could not be written to %r", batch.count, self, exc_info=True)
+                self._fail(batch, error)
+            else:
+                with self._lock:
+                    batch.stage = Stage.WRITTEN
+                    self._ready.notify()
+
+    def _next_to_write(self) -> PendingBatch | None:
+        with self._lock:
+            while not self._sealed:
+                if self._is_stopped:
+                    return None
+                left = None if self._open is None else self._open.due - time.monotonic()
+                if left is not None and left <= 0:
+                    self._is_pressed = False
+                    self._seal()
+                else:
+                    self._work.wait(left)
+            return self._sealed.popleft()
+
+    def _write(self, batch: PendingBatch) -> None:
+        # Before anything is written: the collector counts on it that nothing is enqueued later than this says.
+        batch.deadline = self._uptime() + self._config.enqueue_deadline
+        batch.started = time.perf_counter()
+        config = self._config
+        if not self._owns_prefix:
+            self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
+        encoded = batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
+        batch.location = new_location(config.data_path_prefix, self._clock())
+        self._store.put(batch.location, encoded.data)
+
+    # Enqueuing: in the enqueuer's thread.
+
+    def _enqueue_batches(self) -> None:
+        while run := self._next_to_enqueue():
+            try:
+                self._enqueue(run)
+            except Exception as error:  # noqa: BLE001  as above
+                _log.warning("%d batches could not be enqueued in %r", len(run), self, exc_info=True)
+                for batch in run:
+                    self._fail(batch, error)
+
+    def _next_to_enqueue(self) -> list[PendingBatch]:
+        """The oldest unbroken run of written batches; none when everything is done and the producer stops."""
+        with self._lock:
+            while True:
+                run = list(itertools.takewhile(lambda batch: batch.stage is Stage.WRITTEN, self._pipeline))
+                if run or (self._is_stopped and not self._pipeline):
+                    return run
+                self._ready.wait()
+
+    def _enqueue(self, run: list[PendingBatch]) -> None:
+        batches = {batch.location: batch for batch in run}
+
+        def in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+            now = self._uptime()
+            for entry in entries:
+                if now >= entry.deadline:
+                    self._fail(batches[entry.location], self._too_late(entry))
+            return [entry for entry in entries if now < entry.deadline]
+
+        sequences = self._queue.enqueue([batch.entry() for batch in run], in_time)
+        for location, sequence in sequences.items():
+            self._succeed(batches[location], Written(sequence, location))
+
+    def _too_late(self, entry: NewEntry) -> StorageError:
+        return OutcomeUnknown(
+            f"{entry.location} was not enqueued in {self._store.url}/{self._config.manifest_path} within "
+            f"enqueue_deadline = {self._config.enqueue_deadline} s; it is not known to be enqueued"
+        )
+
+    def _succeed(self, batch: PendingBatch, written: Written) -> None:
+        if not self._finish(batch):
+            return
+        plain_size, size = batch.encoded_sizes
+        self._measures.batches_flushed.inc()
+        self._measures.entries_flushed.inc(batch.count)
+        self._measures.bytes_flushed.inc(plain_size)
+        self._measures.bytes_written.inc(size)
+        self._measures.flush_duration.observe(time.perf_counter() - batch.started)
+        batch.outcome.succeed(written)
+
+    def _fail(self, batch: PendingBatch, error: Exception) -> None:
+        if self._finish(batch):
+            with self._lock:
+                self._failures = [outcome for outcome in self._failures if outcome.is_failure_unheard]
+                self._failures.append(batch.outcome)
+            batch.outcome.fail(error)
+
+    def _finish(self, batch: PendingBatch) -> bool:
+        """Take a batch out of the pipeline, and its room back; say whether it still was there."""
+        with self._lock:
+            if batch.stage is Stage.FINISHED:
+                return False  # past its deadline, while its write was under way
+            batch.stage = Stage.FINISHED
+            self._pipeline.remove(batch)
+            self._room.give_back(batch.calls, batch.count, batch.bytes)
+            self._ready.notify()
+        return True
+
+    # Starting and stopping.
+
+    def _start(self) -> None:
+        number = next(_numbers)
+        looked = threading.Event()
+        refused: list[InvalidInput] = []
+
+        def look_and_write() -> None:
+            try:
+                self._look_at_owner(refused)
+            finally:
+                looked.set()
+            self._write_batches()
+
+        works = [look_and_write, *[self._write_batches] * (_WRITERS - 1), self._enqueue_batches]
+        names = [*(f"writer-{writer}" for writer in range(_WRITERS)), "enqueuer"]
+        self._threads = [
+            threading.Thread(target=work, name=f"penstock-producer-{number}-{name}", daemon=True)
+            for work, name in zip(works, names, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # A prefix of another manifest is refused here, where the store answers; one that hangs holds up nobody.
+        looked.wait(_PATIENCE_AT_START)
+        if refused:
+            self._is_closed = True
+            self._stop()
+            raise refused[0]
+        close_at_exit(self)
+
+    def _look_at_owner(self, refused: list[InvalidInput]) -> None:
+        try:
+            check_owner(self._store, self._config.data_path_prefix, self._config.manifest_path, claim=False)
+        except InvalidInput as error:
+            refused.append(error)
+        except StorageError as error:
+            _log.info("looking at the owner of %r: %s; looking again with the first batch", self, error)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+            self._work.notify_all()
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join()
+        forget(self)
+
+    def _forked(self) -> InvalidInput:
+        return InvalidInput(
+            f"{self!r} was made in the process {self._home}, and its threads are not in this forked child "
+            f"({current.number}); make a Producer here"
+        )
+
+
+def _size_of(metadata: object) -> int:
+    if not isinstance(metadata, bytes):
+        raise InvalidInput(f"metadata must be bytes, not {type(metadata).__name__}")
+    if len(metadata) > _MOST_METADATA:
+        raise InvalidInput(f"metadata cannot have more than {_MOST_METADATA} bytes, and have {len(metadata)}")
+    return len(metadata)

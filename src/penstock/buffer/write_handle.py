@@ -1,0 +1,134 @@
+"""`WriteHandle`: what `produce` returns, and how the outcome of a batch reaches everybody who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.buffer.process import current
+from penstock.errors import InvalidInput
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where a batch is: its place in the queue, and its data object."""
+
+    sequence: int
+    location: str
+
+
+class Outcome:
+    """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
+
+    __slots__ = ("_done", "_error", "_heard", "_home", "_listeners", "_lock", "_written")
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+        self._written: Written | None = None
+        self._error: BaseException | None = None
+        self._heard = False
+        self._home = current.number
+
+    @property
+    def is_failure_unheard(self) -> bool:
+        """Whether it failed, and nobody who asked was told yet."""
+        return self._error is not None and not self._heard
+
+    def succeed(self, written: Written) -> None:
+        """Say that the batch is durable and enqueued."""
+        self._written = written
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the batch is not known to be enqueued."""
+        self._error = error
+        self._finish()
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._done.is_set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until there is one; say whether there is."""
+        if self._home != current.number:
+            raise InvalidInput(
+                "this handle belongs to a producer of the parent process, and is never done in a forked child"
+            )
+        return self._done.wait(timeout)
+
+    def get(self) -> Written:
+        """Return what was written, or raise what went wrong."""
+        if self._error is not None:
+            self._heard = True
+            raise self._error
+        assert self._written is not None  # noqa: S101  done, and no error
+        return self._written
+
+    def when_done(self, listener: Callable[[], None]) -> None:
+        """Call a listener once, now or when there is an outcome, in whatever thread that is."""
+        with self._lock:
+            if not self._done.is_set():
+                self._listeners.append(listener)
+                return
+        listener()
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._done.set()
+            listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
+
+
+class WriteHandle:
+    """One call of `produce`, on its way: done once its entries are durable and enqueued. It can be awaited."""
+
+    __slots__ = ("_outcome", "ingestion_time_ms")
+
+    def __init__(self, outcome: Outcome, ingestion_time_ms: int) -> None:
+        self._outcome = outcome
+        self.ingestion_time_ms = ingestion_time_ms
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "under way"
+        return f"WriteHandle(ingestion_time_ms={self.ingestion_time_ms}, {state})"
+
+    def done(self) -> bool:
+        """Whether it has an outcome, good or bad."""
+        return self._outcome.done()
+
+    def result(self, timeout: float | None = None) -> Written:
+        """Wait for the outcome: where the entries are.
+
+        Raises what went wrong (then the entries are *not known* to be enqueued), or `TimeoutError` past the timeout, in
+        seconds, which leaves everything on its way.
+        """
+        if not self._outcome.wait(timeout):
+            raise TimeoutError(f"not enqueued within {timeout} s; it is still on its way")
+        return self._outcome.get()
+
+    def __await__(self) -> Generator[Any, None, Written]:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
+
+        def tell() -> None:
+            if not arrived.done():  # whoever waited may have been cancelled
+                arrived.set_result(None)
+
+        def tell_from_thread() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(tell)
+
+        self._outcome.wait(0)
+        self._outcome.when_done(tell_from_thread)
+        yield from arrived
+        return self._outcome.get()
