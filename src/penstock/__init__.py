@@ -1,8 +1,36 @@
 """Penstock: durable event pipelines for Spark, without a broker."""
 
+from penstock.buffer import (
+    BatchDescriptor,
+    ConsumedBatch,
+    Consumer,
+    ConsumerConfig,
+    FetchHandle,
+    Metadata,
+    Producer,
+    ProducerConfig,
+    WriteHandle,
+    Written,
+    peek,
+)
 from penstock.records import Record
 from penstock.storage import ObjectStore, open_store
 
 __version__ = "0.1.0"
 
-__all__ = ["ObjectStore", "Record", "open_store"]
+__all__ = [
+    "BatchDescriptor",
+    "ConsumedBatch",
+    "Consumer",
+    "ConsumerConfig",
+    "FetchHandle",
+    "Metadata",
+    "ObjectStore",
+    "Producer",
+    "ProducerConfig",
+    "Record",
+    "WriteHandle",
+    "Written",
+    "open_store",
+    "peek",
+]

@@ -6,7 +6,34 @@ May import: `storage`, `records`, `errors`, `metrics`.
 """
 
 from penstock.buffer.batch import BatchFormat, Compression, decode_batch, encode_batch
+from penstock.buffer.collector import GarbageCollector, GcReport
+from penstock.buffer.config import ConsumerConfig, ManifestFormat, ProducerConfig
+from penstock.buffer.consumer import Consumer
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
+from penstock.buffer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.manifest import Manifest
+from penstock.buffer.peeking import peek
+from penstock.buffer.producer import Producer
+from penstock.buffer.write_handle import WriteHandle, Written
 
-__all__ = ["BatchDescriptor", "BatchFormat", "Compression", "Manifest", "Metadata", "decode_batch", "encode_batch"]
+__all__ = [
+    "BatchDescriptor",
+    "BatchFormat",
+    "Compression",
+    "ConsumedBatch",
+    "Consumer",
+    "ConsumerConfig",
+    "FetchHandle",
+    "GarbageCollector",
+    "GcReport",
+    "Manifest",
+    "ManifestFormat",
+    "Metadata",
+    "Producer",
+    "ProducerConfig",
+    "WriteHandle",
+    "Written",
+    "decode_batch",
+    "encode_batch",
+    "peek",
+]

@@ -46,7 +46,7 @@ def _close_the_living() -> None:
             continue  # its threads are not in this forked child
         try:
             one.close()
-        except Exception:
+        except Exception:  # noqa: BLE001  there is nobody left to raise it to
             _log.exception("closing %r at exit failed", one)
 
 

@@ -54,10 +54,10 @@ class ProducerConfig:
         object.__setattr__(self, "manifest_format", _as_manifest_format(self.manifest_format))
         _check_seconds("flush_interval", self.flush_interval, zero=True)
         _check_seconds("enqueue_deadline", self.enqueue_deadline)
-        _check_count("flush_size_bytes", self.flush_size_bytes)
-        _check_count("max_buffered_inputs", self.max_buffered_inputs)
-        _check_count("max_buffered_bytes", self.max_buffered_bytes)
-        _check_count("max_batch_bytes", self.max_batch_bytes, _LARGEST_BATCH)
+        check_whole("flush_size_bytes", self.flush_size_bytes)
+        check_whole("max_buffered_inputs", self.max_buffered_inputs)
+        check_whole("max_buffered_bytes", self.max_buffered_bytes)
+        check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ConsumerConfig:
         _check_seconds("gc_interval", self.gc_interval)
         _check_seconds("gc_grace_period", self.gc_grace_period)
         _check_seconds("enqueue_deadline", self.enqueue_deadline)
-        _check_count("max_batch_bytes", self.max_batch_bytes, _LARGEST_BATCH)
+        check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
         if not isinstance(self.gc, bool):
             raise InvalidInput(f"gc must be True or False, not {self.gc!r}")
         if self.gc_grace_period < 2 * self.enqueue_deadline:
@@ -125,7 +125,8 @@ def _check_seconds(field: str, value: object, *, zero: bool = False) -> None:
         raise InvalidInput(f"{field} must be a number of seconds, {allowed}, not {value!r}")
 
 
-def _check_count(field: str, value: object, most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        allowed = "1 or more" if most is None else f"from 1 to {most}"
+def check_whole(field: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise `InvalidInput` unless a value is a whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        allowed = f"{least} or more" if most is None else f"from {least} to {most}"
         raise InvalidInput(f"{field} must be an integer, {allowed}, not {value!r}")

@@ -114,7 +114,7 @@ class Producer:
         else:
             taken = take(entries, self._shape)
             piece, count, size = taken.piece, taken.count, taken.size  # type: ignore[assignment]  # one, or many
-        if metadata:
+        if metadata != b"":
             size += _size_of(metadata)
         if size > self._config.max_batch_bytes:
             raise InvalidInput(
@@ -161,8 +161,8 @@ class Producer:
         for outcome in outcomes:
             outcome.wait(None)
         with self._lock:
-            failures = [outcome for outcome in self._failures if outcome.is_failure_unheard]
-            self._failures.clear()
+            failures = [outcome for outcome in self._failures if outcome.done() and not outcome.is_heard]
+            self._failures = [outcome for outcome in self._failures if not outcome.done()]
         if len(failures) > 1:
             _log.error("%d batches of %r are not known to be enqueued; raising what the first met", len(failures), self)
         for outcome in failures:
@@ -330,7 +330,7 @@ class Producer:
     def _fail(self, batch: PendingBatch, error: Exception) -> None:
         if self._finish(batch):
             with self._lock:
-                self._failures = [outcome for outcome in self._failures if outcome.is_failure_unheard]
+                self._failures = [outcome for outcome in self._failures if not outcome.is_heard]
                 self._failures.append(batch.outcome)
             batch.outcome.fail(error)
 

@@ -39,9 +39,9 @@ class Outcome:
         self._home = current.number
 
     @property
-    def is_failure_unheard(self) -> bool:
-        """Whether it failed, and nobody who asked was told yet."""
-        return self._error is not None and not self._heard
+    def is_heard(self) -> bool:
+        """Whether somebody who asked was told of its failure."""
+        return self._heard
 
     def succeed(self, written: Written) -> None:
         """Say that the batch is durable and enqueued."""

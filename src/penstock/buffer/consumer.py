@@ -1,0 +1,314 @@
+"""`Consumer`: walks the queue in order under an epoch of its own, and acks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+
+from penstock.buffer.collector import CollectorThread, GarbageCollector
+from penstock.buffer.config import ConsumerConfig, check_whole
+from penstock.buffer.descriptors import BatchDescriptor
+from penstock.buffer.fetching import ConsumedBatch, FetchHandle
+from penstock.buffer.measures import Measures, label_of
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.queue_manifest import QueueManifest, QueueView
+from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
+from penstock.storage import ObjectStore, open_store
+
+_DEFAULTS = ConsumerConfig()
+_ACKS_PER_WRITE = 100
+_FIRST_POLL = 0.01
+_LONGEST_POLL = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Consumer:
+    """Reads a buffer in order. Making one fences the one before it.
+
+    With `last_acked_sequence=n` everything through n is dequeued, and reading starts at n+1. An n that was never
+    enqueued, or a first kept entry beyond n+1, raises `InvalidInput`, and fences nobody; `allow_gap=True` goes on.
+
+    >>> from penstock.buffer import Producer
+    >>> with Producer("memory://doctest-consumer") as producer:
+    ...     _ = producer.produce(["hello", "world"])
+    >>> with Consumer("memory://doctest-consumer") as consumer:
+    ...     for batch in consumer:
+    ...         print(batch.sequence, batch.entries)
+    ...         batch.ack()
+    0 [b'hello', b'world']
+    """
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str] | ObjectStore,
+        config: ConsumerConfig = _DEFAULTS,
+        last_acked_sequence: int | None = None,
+        *,
+        allow_gap: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if last_acked_sequence is not None:
+            check_whole("last_acked_sequence", last_acked_sequence, 0)
+        self._store = open_store(where)
+        self._config = config
+        self._clock = clock
+        label = label_of(self._store, config.manifest_path)
+        self._measures = Measures(label)
+        self._handle = FetchHandle(self._store, max_batch_bytes=config.max_batch_bytes, label=label)
+        self._queue: QueueManifest = OpenDataQueue(self._store, config.manifest_path, label, "consumer")
+        self._reading = threading.RLock()  # held while an entry is on its way to whoever reads
+        self._lock = threading.RLock()  # held for the cursors and for writes; taken inside the one above
+        self._closed = threading.Event()
+
+        self._acked = self._fetched = self._handed_out = last_acked_sequence
+        self._first_handed_out: int | None = None
+        self._acks_since_write = 0
+        self._view: QueueView = self._queue.claim(last_acked_sequence, allow_gap=allow_gap)
+        self._epoch = self._view.epoch
+        self._collector: CollectorThread | None = None
+        if config.gc:
+            self._collector = CollectorThread(GarbageCollector(self._store, config), config.gc_interval)
+
+    @property
+    def last_acked_sequence(self) -> int | None:
+        """The last sequence that was acked; None before the first."""
+        return self._acked
+
+    @property
+    def last_fetched_sequence(self) -> int | None:
+        """The highest sequence that `next_batch` or `fetch_descriptor` fetched."""
+        return self._fetched
+
+    @property
+    def last_handed_out_sequence(self) -> int | None:
+        """The last sequence that was handed out, as a batch or a descriptor: reading goes on after it."""
+        return self._handed_out
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the queue was empty when its manifest was read or written last."""
+        return len(self) == 0
+
+    @property
+    def conflict_rate(self) -> float:
+        """Percent of this consumer's manifest writes that lost a compare-and-set."""
+        return self._queue.conflict_rate
+
+    def __len__(self) -> int:
+        return self._view.next_sequence - self._view.first_sequence
+
+    def __bool__(self) -> bool:
+        return True  # an empty queue has a consumer all the same
+
+    def __repr__(self) -> str:
+        return f"Consumer({self._store.url}, epoch={self._epoch})"
+
+    def next_batch(self) -> ConsumedBatch | None:
+        """Fetch and decode the next entry; None where there is none yet. Reading ahead of acks is normal.
+
+        The cursor moves only after the fetch succeeded: after an error or an interrupt the same entry comes again.
+        Raises `Fenced`, `NotFound` where the entry's object is gone, `CorruptData`, or `StorageError`.
+        """
+        with self._reading:
+            while True:
+                entries = self._after_cursor(1)
+                if not entries:
+                    return None
+                try:
+                    batch = self._handle.fetch(entries[0])
+                except NotFound:
+                    if self._is_referenced(entries[0]):
+                        raise
+                    continue  # acked in the meantime
+                with self._lock:
+                    self._hand_out(entries)
+                    return self._fetched_batch(batch)
+
+    def next_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002  the name is part of the contract
+        """Hand out up to `max` entries, without their data, by one read of the manifest. None is handed out twice."""
+        check_whole("max", max, 0)
+        self._check_open()
+        if not max:
+            return []
+        with self._reading:
+            entries = self._after_cursor(max)
+            with self._lock:
+                self._hand_out(entries)
+            self._measures.descriptors_handed_out.inc(len(entries))
+            return entries
+
+    def fetch_handle(self) -> FetchHandle:
+        """Something that fetches descriptors anywhere: stateless, picklable, safe to share between threads."""
+        return self._handle
+
+    def fetch_descriptor(self, descriptor: BatchDescriptor) -> ConsumedBatch:
+        """Fetch a descriptor's batch, and note it for the lag metric and `last_fetched_sequence`.
+
+        Raises what `FetchHandle.fetch` raises, and `Fenced` where the object is gone because of a newer consumer.
+        """
+        self._check_open()
+        try:
+            batch = self._handle.fetch(descriptor)
+        except NotFound as error:
+            if self._is_referenced(descriptor):
+                raise
+            raise NotFound(f"{error}; it is not in the queue any more either: it was acked") from error
+        with self._lock:
+            return self._fetched_batch(batch)
+
+    def ack(self, sequence: int) -> None:
+        """Ack the next entry: after n comes n+1, and the first is the first that was handed out.
+
+        The manifest is written every 100 acks. If that write fails, the ack stands in memory, the error is raised, and
+        the next `ack` or `flush` writes again. Raises `OutOfOrderAck` naming both sequences, and `Fenced`.
+        """
+        check_whole("sequence", sequence, 0)
+        with self._lock:
+            self._check_open()
+            due = self._next_to_ack()
+            if sequence != due:
+                raise OutOfOrderAck(f"ack of {sequence}: {_said(due)}")
+            self._acked = sequence
+            self._acks_since_write += 1
+            self._measures.acks.inc()
+            if self._acks_since_write >= _ACKS_PER_WRITE:
+                self._dequeue(sequence)
+
+    def ack_through(self, sequence: int) -> None:
+        """Ack everything up to a sequence, durably: it is dequeued before any cursor moves.
+
+        Raises `OutOfOrderAck` for what is acked already or was not handed out. `Fenced` or a `StorageError` leaves
+        every cursor as it was, and the same call can be tried again.
+        """
+        check_whole("sequence", sequence, 0)
+        with self._lock:
+            self._check_open()
+            due = self._next_to_ack()
+            if due is None or sequence < due or self._handed_out is None or sequence > self._handed_out:
+                handed = "nothing" if self._handed_out is None else f"{self._handed_out}"
+                raise OutOfOrderAck(f"ack through {sequence}: {_said(due)}, and the last handed out is {handed}")
+            self._dequeue(sequence)
+            self._measures.acks.inc(sequence - due + 1)
+            self._acked = sequence
+
+    def flush(self) -> None:
+        """Dequeue through the last ack. It always reads the manifest, and so notices a fence. Raises `Fenced`."""
+        with self._lock:
+            self._check_open()
+            self._flush()
+
+    def close(self) -> None:
+        """Stop the collector, then flush. A fence is logged, not raised; a second `close` does nothing.
+
+        An error of the store is raised, unless that would hide an exception in flight: then it is logged.
+        """
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        if self._collector is not None:
+            self._collector.stop()
+        in_flight = sys.exc_info()[1]
+        try:
+            with self._lock:
+                self._flush()
+        except Fenced as error:
+            _log.warning("closing %r: %s; acks since its last write are lost, and come again", self, error)
+        except Exception:
+            if in_flight is None:
+                raise
+            _log.exception("closing %r failed too", self)
+
+    def follow(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
+        """Yield batches as they come. Ends when none came for `timeout` seconds (None: never), or after `close`."""
+        until = self._until(timeout)
+        pause = _FIRST_POLL
+        while not self._closed.is_set():
+            try:
+                batch = self.next_batch()
+            except Closed:
+                return
+            if batch is not None:
+                yield batch
+                until, pause = self._until(timeout), _FIRST_POLL
+                continue
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            self._closed.wait(min(pause, left))
+            pause = min(2 * pause, _LONGEST_POLL)
+
+    def __iter__(self) -> Iterator[ConsumedBatch]:
+        """Drain what is there."""
+        while (batch := self.next_batch()) is not None:
+            yield batch
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def _after_cursor(self, most: int) -> list[BatchDescriptor]:
+        self._check_open()
+        view = self._read()
+        start = view.first_sequence if self._handed_out is None else max(self._handed_out + 1, view.first_sequence)
+        return view.entries(start, start + most)
+
+    def _hand_out(self, entries: list[BatchDescriptor]) -> None:
+        if entries:
+            if self._first_handed_out is None:
+                self._first_handed_out = entries[0].sequence
+            self._handed_out = entries[-1].sequence
+
+    def _fetched_batch(self, batch: ConsumedBatch) -> ConsumedBatch:
+        self._fetched = batch.sequence if self._fetched is None else max(self._fetched, batch.sequence)
+        if batch.metadata:
+            lag = self._clock() - batch.metadata[-1].ingestion_time_ms / 1000
+            self._measures.consumer_lag.set(max(lag, 0.0))
+        return replace(batch, acknowledge=self.ack_through)
+
+    def _is_referenced(self, descriptor: BatchDescriptor) -> bool:
+        """Whether the queue still has an entry, by a fresh read. Raises `Fenced`."""
+        view = self._read(fresh=True)
+        kept = view.entries(descriptor.sequence, descriptor.sequence + 1)
+        return [entry.location for entry in kept] == [descriptor.location]
+
+    def _next_to_ack(self) -> int | None:
+        """The only sequence that `ack` takes; None where nothing that is not acked was handed out."""
+        if self._first_handed_out is None or self._handed_out is None:
+            return None
+        due = self._first_handed_out if self._acked is None else max(self._acked + 1, self._first_handed_out)
+        return due if due <= self._handed_out else None
+
+    def _read(self, *, fresh: bool = False) -> QueueView:
+        self._view = view = self._queue.read(self._epoch, fresh=fresh)
+        return view
+
+    def _dequeue(self, through: int) -> None:
+        self._view = self._queue.dequeue(self._epoch, through)
+        self._acks_since_write = 0
+
+    def _flush(self) -> None:
+        if self._acked is None:
+            self._read()
+        else:
+            self._dequeue(self._acked)
+
+    def _until(self, timeout: float | None) -> float:
+        return float("inf") if timeout is None else time.monotonic() + timeout
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed(f"{self!r} is closed")
+
+
+def _said(due: int | None) -> str:
+    return "nothing that was handed out is left to ack" if due is None else f"{due} is due"

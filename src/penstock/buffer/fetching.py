@@ -1,0 +1,103 @@
+"""From a descriptor to its batch: `FetchHandle`, and the `ConsumedBatch` it returns."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+
+from penstock.buffer.batch import MAX_BATCH_BYTES, decode_batch
+from penstock.buffer.descriptors import BatchDescriptor, Metadata
+from penstock.buffer.measures import Measures
+from penstock.errors import CorruptData, InvalidInput, NotFound
+from penstock.storage import ObjectStore, open_store
+from penstock.storage.paths import is_path
+
+
+@dataclass(frozen=True)
+class ConsumedBatch:
+    """A batch that was fetched and decoded. `arrow` has its records in columns, `entries` its payloads as a list."""
+
+    sequence: int
+    location: str
+    metadata: tuple[Metadata, ...]
+    arrow: pa.RecordBatch = field(repr=False)
+    acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def entries(self) -> list[bytes]:
+        """The payloads, made on first use."""
+        return [value for value in self.arrow.column("value").to_pylist() if value is not None]
+
+    def ack(self) -> None:
+        """Ack through this batch, with the consumer that fetched it.
+
+        Raises what `Consumer.ack_through` raises, and `InvalidInput` for a batch that came from a `FetchHandle`.
+        """
+        if self.acknowledge is None:
+            raise InvalidInput(f"the batch {self.sequence} was fetched without a consumer: ack it there")
+        self.acknowledge(self.sequence)
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __getstate__(self) -> dict[str, object]:
+        kept = ("sequence", "location", "metadata", "arrow")
+        return {**{name: self.__dict__[name] for name in kept}, "acknowledge": None}  # a consumer does not travel
+
+
+class FetchHandle:
+    """Fetches batches by their descriptors: anywhere, from any thread; it can be pickled.
+
+    It never touches a cursor or the manifest, and so never notices a fence.
+    """
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str] | ObjectStore,
+        *,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+        label: str | None = None,
+    ) -> None:
+        self._store = open_store(where)
+        self._max_batch_bytes = max_batch_bytes
+        self._label = label or self._store.url
+        self._measures = Measures(self._label)
+
+    def __repr__(self) -> str:
+        return f"FetchHandle({self._store.url})"
+
+    def __reduce__(self) -> tuple[Callable[..., FetchHandle], tuple[ObjectStore, int, str]]:
+        return _unpickle, (self._store, self._max_batch_bytes, self._label)
+
+    def fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch:
+        """Fetch and decode the batch of a descriptor.
+
+        Raises `NotFound` if its object is gone, `CorruptData` if it is no batch, both naming sequence and location, and
+        `StorageError` if the store fails.
+        """
+        started = time.perf_counter()
+        what = f"the data of sequence {descriptor.sequence} ({descriptor.location}) in {self._store.url}"
+        if not is_path(descriptor.location):
+            raise CorruptData(f"{what} has a location that is no path in a store")
+        try:
+            data = self._store.get(descriptor.location).data
+        except NotFound as error:
+            raise NotFound(f"{what} is gone") from error
+        try:
+            batch = decode_batch(data, max_batch_bytes=self._max_batch_bytes)
+        except CorruptData as error:
+            raise CorruptData(f"{what} cannot be read: {error}") from error
+        self._measures.batches_collected.inc()
+        self._measures.entries_collected.inc(batch.num_rows)
+        self._measures.bytes_collected.inc(len(data))
+        self._measures.fetch_duration.observe(time.perf_counter() - started)
+        return ConsumedBatch(descriptor.sequence, descriptor.location, descriptor.metadata, batch)
+
+
+def _unpickle(store: ObjectStore, max_batch_bytes: int, label: str) -> FetchHandle:
+    return FetchHandle(store, max_batch_bytes=max_batch_bytes, label=label)
