@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import pyarrow as pa
 
@@ -31,7 +32,7 @@ class ConsumedBatch:
     @cached_property
     def entries(self) -> list[bytes]:
         """The payloads, made on first use."""
-        return [value for value in self.arrow.column("value").to_pylist() if value is not None]
+        return cast("list[bytes]", self.arrow.column("value").to_pylist())
 
     def ack(self) -> None:
         """Ack through this batch, with the consumer that fetched it.

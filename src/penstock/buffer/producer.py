@@ -6,7 +6,6 @@ oldest unbroken run of written batches to the manifest. What guards what is in `
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -15,8 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
-
-import msgspec
 
 from penstock.buffer.at_exit import close_at_exit, forget
 from penstock.buffer.batch import BatchFormat, Compression
@@ -139,6 +136,8 @@ class Producer:
         Raises `InvalidInput` for what has no form in JSON. Dates, UUIDs, decimals and dataclasses have one; a NaN or
         an infinity becomes null, as JSON has no other word for it.
         """
+        import msgspec
+
         try:
             encoded = [msgspec.json.encode(one) for one in (objects if isinstance(objects, list) else [objects])]
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -199,6 +198,8 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        import asyncio  # here and below: what few need is loaded by those who do
+
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     # Taking entries: with the lock held.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
@@ -117,6 +116,8 @@ class WriteHandle:
         return self._outcome.get()
 
     def __await__(self) -> Generator[Any, None, Written]:
+        import asyncio  # here, for those who do not wait this way need not load it
+
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
 
