@@ -75,8 +75,11 @@ class PendingBatch:
         "location",
         "metadata",
         "outcome",
+        "spare_bytes",
+        "spare_calls",
         "stage",
         "started",
+        "tail",
     )
 
     def __init__(self, due: float) -> None:
@@ -91,27 +94,32 @@ class PendingBatch:
         self.deadline = 0.0
         self.started = 0.0
         self.encoded_sizes = (0, 0)
-        self._pieces: list[list[Entry] | pa.RecordBatch] = []
+        self.spare_calls = self.spare_bytes = 0  # what it takes without anybody looking; see Producer.produce
+        self.tail: list[Entry] = []  # entries that came one by one since the last columns
+        self._pieces: list[list[Entry] | pa.RecordBatch] = [self.tail]
 
     def add(self, piece: Entry | pa.RecordBatch, count: int, size: int, ingestion_time_ms: int, payload: bytes) -> None:
-        """Add what one call brought. Neighbours of the same time and payload share one metadata item."""
+        """Add what one call brought."""
         if isinstance(piece, pa.RecordBatch):
-            self._pieces.append(piece)
-        elif self._pieces and isinstance(self._pieces[-1], list):
-            self._pieces[-1].append(piece)
+            self.tail = []
+            self._pieces += [piece, self.tail]
         else:
-            self._pieces.append([piece])
-        last = self.metadata[-1] if self.metadata else None
-        if last is None or last.ingestion_time_ms != ingestion_time_ms or last.payload != payload:
-            self.metadata.append(Metadata(self.count, ingestion_time_ms, payload))
+            self.tail.append(piece)
+        self.note(ingestion_time_ms, payload)
         self.calls += 1
         self.count += count
         self.bytes += size
 
+    def note(self, ingestion_time_ms: int, payload: bytes) -> None:
+        """Note what was said about the entries that come now. Neighbours with the same share one metadata item."""
+        last = self.metadata[-1] if self.metadata else None
+        if last is None or last.ingestion_time_ms != ingestion_time_ms or last.payload != payload:
+            self.metadata.append(Metadata(self.count, ingestion_time_ms, payload))
+
     def encode(self, compression: Compression, shape: BatchFormat, most: int) -> EncodedBatch:
         """Write the batch as it will be stored, and let go of the entries."""
-        pieces, self._pieces = self._pieces, []
-        batches = [piece if isinstance(piece, pa.RecordBatch) else records_to_arrow(piece) for piece in pieces]
+        pieces, self._pieces, self.tail = self._pieces, [], []
+        batches = [piece if isinstance(piece, pa.RecordBatch) else records_to_arrow(piece) for piece in pieces if piece]
         pieces.clear()
         encoded = encode(_as_one(batches), compression, shape, most)
         self.encoded_sizes = (encoded.plain_size, len(encoded.data))

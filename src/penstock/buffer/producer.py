@@ -22,7 +22,7 @@ from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import check_owner, new_location
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.opendata_queue import OpenDataQueue
-from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, take
+from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, Taken, take
 from penstock.buffer.process import current
 from penstock.buffer.queue_manifest import QueueManifest
 from penstock.buffer.room import Room
@@ -33,6 +33,8 @@ from penstock.storage.local.clock import uptime_ns
 
 _DEFAULTS = ProducerConfig()
 _WRITERS = 4
+_SMALL = 4096
+_WORTH_WRITING = 4 << 20
 _MOST_METADATA = (1 << 32) - 1
 _PATIENCE_AT_START = 1.0
 
@@ -106,29 +108,21 @@ class Producer:
         """
         if self._home != current.number:
             raise self._forked()
-        if type(entries) is bytes:  # by far the most calls
-            piece, count, size = entries, 1, len(entries)
-        else:
-            taken = take(entries, self._shape)
-            piece, count, size = taken.piece, taken.count, taken.size  # type: ignore[assignment]  # one, or many
-        if metadata != b"":
-            size += _size_of(metadata)
-        if size > self._config.max_batch_bytes:
-            raise InvalidInput(
-                f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
-            )
-        with self._lock:
-            if self._is_closed:
-                raise Closed(f"{self!r} is closed")
-            if not self._room.fits(count, size):
-                self._room.wait(count, size, timeout, self._hurry)
-            batch = self._batch_for(size)
-            now = int(self._clock() * 1000)
-            batch.add(piece, count, size, now, metadata)
-            self._room.take(count, size)
-            if self._is_full(batch):
-                self._seal()
-            return WriteHandle(batch.outcome, now)
+        if type(entries) is bytes and metadata == b"" and (size := len(entries)) < _SMALL:
+            # By far the most calls are like this one, and the open batch has said how much it takes unseen.
+            with self._lock:
+                batch = self._open
+                if batch is not None and batch.spare_calls > 0 and size < batch.spare_bytes:
+                    now = int(self._clock() * 1000)
+                    batch.note(now, b"")
+                    batch.tail.append(entries)
+                    batch.calls += 1
+                    batch.count += 1
+                    batch.bytes += size
+                    batch.spare_calls -= 1
+                    batch.spare_bytes -= size
+                    return WriteHandle(batch.outcome, now)
+        return self._take(take(entries, self._shape), metadata, timeout)
 
     def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
         """Take an object as JSON, or each object of a list. Otherwise like `produce`.
@@ -202,7 +196,31 @@ class Producer:
 
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
-    # Taking entries: with the lock held.
+    # Taking entries.
+
+    def _take(self, taken: Taken, metadata: bytes, timeout: float | None) -> WriteHandle:
+        size = taken.size + _size_of(metadata)
+        if size > self._config.max_batch_bytes:
+            raise InvalidInput(
+                f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
+            )
+        with self._lock:
+            if self._is_closed:
+                raise Closed(f"{self!r} is closed")
+            if not self._room.fits(taken.count, size, self._open):
+                self._room.wait(taken.count, size, timeout, self._hurry)
+            batch = self._batch_for(size)
+            now = int(self._clock() * 1000)
+            batch.add(taken.piece, taken.count, size, now, metadata)
+            if self._is_full(batch):
+                self._seal()
+            else:
+                calls, room = self._room.left()
+                batch.spare_calls = calls - batch.calls
+                batch.spare_bytes = min(self._config.flush_size_bytes, self._config.max_batch_bytes, room) - batch.bytes
+            return WriteHandle(batch.outcome, now)
+
+    # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
 
     def _batch_for(self, size: int) -> PendingBatch:
         batch = self._open
@@ -220,9 +238,9 @@ class Producer:
             return True
         if batch.count * 4 >= self._room.most_entries:
             return True
-        return self._is_pressed and (
-            batch.calls * 4 >= config.max_buffered_inputs or batch.bytes * 4 >= config.max_buffered_bytes
-        )
+        if not self._is_pressed or batch.bytes < _WORTH_WRITING:
+            return False
+        return batch.calls * 4 >= config.max_buffered_inputs or batch.bytes * 4 >= config.max_buffered_bytes
 
     def _hurry(self) -> None:
         """Somebody waits for room: send what there is on its way, and batches early until the pressure is gone."""
@@ -235,6 +253,7 @@ class Producer:
         assert batch is not None  # noqa: S101  every caller has looked
         self._open = None
         batch.stage = Stage.SEALED
+        self._room.take(batch)
         self._sealed.append(batch)
         self._pipeline.append(batch)
         self._work.notify()
@@ -342,7 +361,7 @@ class Producer:
                 return False  # past its deadline, while its write was under way
             batch.stage = Stage.FINISHED
             self._pipeline.remove(batch)
-            self._room.give_back(batch.calls, batch.count, batch.bytes)
+            self._room.give_back(batch)
             self._ready.notify()
         return True
 

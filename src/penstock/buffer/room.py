@@ -1,4 +1,8 @@
-"""How much a producer may hold, and the line of calls that wait for room."""
+"""How much a producer may hold, and the line of calls that wait for room.
+
+The batch that takes entries is not counted here until it is sealed: it is there only while nobody waits, and the
+producer adds it where it asks.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,14 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.buffer.config import ProducerConfig
+from penstock.buffer.pending_batch import PendingBatch
 from penstock.errors import BackpressureTimeout, Closed
 
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take room too: four bytes each, in Arrow
 
 
 class Room:
-    """Counts what was taken and has no outcome yet. Every method is called with the producer's lock held."""
+    """Counts what is sealed and has no outcome yet. Every method is called with the producer's lock held."""
 
     def __init__(self, lock: threading.Lock, config: ProducerConfig) -> None:
         self._most_calls = config.max_buffered_inputs
@@ -30,21 +35,27 @@ class Room:
         """Whether calls wait in line."""
         return bool(self._line)
 
-    def fits(self, count: int, size: int) -> bool:
-        """Whether a call can be taken at once: there is room, and nobody stands before it."""
-        return not self._line and self._has_room(count, size)
+    def fits(self, count: int, size: int, batch: PendingBatch | None) -> bool:
+        """Whether a call can be taken at once beside the open batch: there is room, and nobody stands before it."""
+        if self._line:
+            return False
+        return self._has_room(count, size) if batch is None else self._has_room_beside(batch, count, size)
 
-    def take(self, count: int, size: int) -> None:
-        """Count a call that was taken."""
-        self._calls += 1
-        self._bytes += size
-        self._entries += count
+    def left(self) -> tuple[int, int]:
+        """How many calls and bytes an open batch may take before somebody has to look again."""
+        return self._most_calls - self._calls, self._most_bytes - self._bytes
 
-    def give_back(self, calls: int, count: int, size: int) -> None:
-        """Count calls that have their outcome."""
-        self._calls -= calls
-        self._bytes -= size
-        self._entries -= count
+    def take(self, batch: PendingBatch) -> None:
+        """Count a batch that is sealed."""
+        self._calls += batch.calls
+        self._bytes += batch.bytes
+        self._entries += batch.count
+
+    def give_back(self, batch: PendingBatch) -> None:
+        """Count a batch that has its outcome."""
+        self._calls -= batch.calls
+        self._bytes -= batch.bytes
+        self._entries -= batch.count
         self._freed.notify_all()
 
     def wait(self, count: int, size: int, timeout: float | None, before_waiting: Callable[[], None]) -> None:
@@ -83,4 +94,11 @@ class Room:
             self._calls < self._most_calls
             and self._bytes + size <= self._most_bytes
             and self._entries + count <= self.most_entries
+        )
+
+    def _has_room_beside(self, batch: PendingBatch, count: int, size: int) -> bool:
+        return (
+            self._calls + batch.calls < self._most_calls
+            and self._bytes + batch.bytes + size <= self._most_bytes
+            and self._entries + batch.count + count <= self.most_entries
         )
