@@ -9,23 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.local.processes import Child, Start
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start processes that are gone when the test is over."""
-    started: list[Child] = []
-
-    def start(work: Callable[..., object], *args: object) -> Child:
-        child = Child(work, *args)
-        started.append(child)
-        return child
-
-    yield start
-    for child in started:
-        child.clear_away()
-
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import AlreadyExists, Conflict
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Parent, Start, let_go
+from tests.processes import Parent, Start, let_go
 from tests.storage.local.writers import StopAt, files_below, increment
 
 TOKEN = re.compile(rb"[a-z]+-\d+-\d+")

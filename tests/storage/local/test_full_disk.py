@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Start
+from tests.processes import Start
 from tests.storage.local.writers import contents_of, files_below, put_and_stop
 
 Mount = Callable[[str], Path]

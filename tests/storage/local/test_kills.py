@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Parent, Start
+from tests.processes import Parent, Start
 from tests.storage.local.writers import Lines, StopAt, contents_of, files_below, look, put, read_unlisted
 
 NOTE = Path(__file__).parents[3] / "docs" / "design" / "local-disk.md"

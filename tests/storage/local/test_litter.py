@@ -9,7 +9,7 @@ import pytest
 
 from penstock.storage.local import LocalStore
 from penstock.storage.local.folder import stripe_of
-from tests.storage.local.processes import Parent, Start
+from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of, files_below, put_and_stop
 
 LITTERING = ("temporary file made", "written", "stamped", "synced", "marked")

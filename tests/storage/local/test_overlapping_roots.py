@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Start, let_go
+from tests.processes import Start, let_go
 from tests.storage.local.writers import files_below, increment
 
 

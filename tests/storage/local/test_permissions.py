@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Parent, Start
+from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of
 
 NOBODY = 65_534

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.storage import open_store
 from penstock.storage.local import LocalStore
-from tests.storage.local.processes import Parent, Start
+from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of
 
 SECRET = b"secret"

@@ -12,7 +12,7 @@ import penstock.storage.local
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
 from penstock.storage.local.folder import ROOM
-from tests.storage.local.processes import Parent
+from tests.processes import Parent
 
 _SOURCES = os.path.dirname(penstock.storage.local.__file__)
 

@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds until a silent process counts as stuck; nothing here 
 
 # A server that forks: it has no threads of its own, and a child is there in milliseconds, with everything imported.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", "penstock.storage.local", "tests.storage.local.writers"])
+_CONTEXT.set_forkserver_preload(["pytest", "penstock.buffer", "penstock.storage.local", "tests.storage.local.writers"])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""What tests of every room use: servers, which start when the first test asks for them, and processes."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests import servers
+from tests.processes import Child, Start
+from tests.servers import BUCKET, AzureServer, S3Server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with servers.s3_server() as server:
+        server.create_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureServer]:
+    with servers.azure_server() as server:
+        server.create_container(BUCKET)
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_clouds_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a developer's shell has to say about clouds and proxies is no part of a test."""
+    for name in os.environ:
+        if name.upper().startswith(("AWS_", "AZURE_", "GOOGLE_", "GCP_", "GCS_")) or name.upper().endswith("_PROXY"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def fresh_name() -> str:
+    """A name that no other test has: of a memory store, or a prefix in a bucket."""
+    return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start processes that are gone when the test is over."""
+    started: list[Child] = []
+
+    def start(work: Callable[..., object], *args: object) -> Child:
+        child = Child(work, *args)
+        started.append(child)
+        return child
+
+    yield start
+    for child in started:
+        child.clear_away()
