@@ -2,55 +2,56 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import open_store
-from penstock.cli.demo import COUNTER, WORST_MOMENTS
-from penstock.storage import LocalStore
+from penstock import Consumer
+from penstock.buffer import Manifest
+from penstock.cli.demo import AT_ONCE
+from tests.cli.command import run
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    code = "from penstock.cli.app import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False, timeout=120
-    )
+def numbers(output: str) -> dict[str, int]:
+    """The rows of the demo's table, by their words."""
+    rows = re.findall(r"│ (.*?) +│ +(\d+) │", output)
+    return {words: int(number) for words, number in rows}
 
 
-def test_the_demo_counts_everything_once_although_writers_are_killed(tmp_path: Path) -> None:
-    done = run("demo", str(tmp_path), "--workers", "2", "--increments", "20", "--kills", "5")
+def test_the_demo_loses_nothing_and_doubles_nothing_although_producers_are_killed(tmp_path: Path) -> None:
+    done = run("demo", str(tmp_path), "--producers", "2", "--events", "300", "--kills", "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    tokens = json.loads(open_store(tmp_path).get(COUNTER).data)
-    expected = {f"worker{worker}-{number}" for worker in range(2) for number in range(20)}
-    assert expected | {f"victim{number}-done" for number in range(5)} <= set(tokens)
-    assert len(tokens) == len(set(tokens))
-    for moment in WORST_MOMENTS:
-        assert f"killed a writer at '{moment}'" in done.stdout
+    rows = numbers(done.stdout)
+    assert rows["events reported as done"] >= 2 * 300 + 2 * AT_ONCE
+    assert rows["events consumed (one under way at a kill may have come)"] >= rows["events reported as done"]
+    assert (rows["lost"], rows["consumed twice"], rows["out of order"]) == (0, 0, 0)
 
 
-def test_the_worst_moments_are_real_steps_of_a_write(tmp_path: Path) -> None:
-    steps: list[str] = []
-    LocalStore(tmp_path, step=steps.append).put(COUNTER, b"")
-    assert set(WORST_MOMENTS) <= set(steps)
+def test_the_demo_acks_all_and_leaves_one_event_to_look_at(tmp_path: Path) -> None:
+    done = run("demo", str(tmp_path), "--producers", "1", "--events", "10", "--kills", "0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    manifest = Manifest.read(tmp_path)
+    assert [entry.sequence for entry in manifest.entries] == [manifest.next_sequence - 1]
+    with Consumer(tmp_path) as consumer:
+        assert [batch.entries for batch in consumer] == [[b"one more, for you to look at"]]
+    for path in ("ingest/.owner", "ingest/manifest", manifest.entries[0].location):
+        assert path in done.stdout
 
 
-def test_a_second_demo_in_the_same_directory_starts_at_nothing(tmp_path: Path) -> None:
+def test_a_second_demo_in_the_same_directory_works_too(tmp_path: Path) -> None:
     for _ in range(2):
-        done = run("demo", str(tmp_path), "--workers", "2", "--increments", "3", "--kills", "0")
+        done = run("demo", str(tmp_path), "--producers", "1", "--events", "5", "--kills", "0")
         assert done.returncode == 0, done.stderr
-    assert len(json.loads(open_store(tmp_path).get(COUNTER).data)) == 6
+        assert numbers(done.stdout)["events reported as done"] == 5
 
 
 def test_the_version_is_the_packages() -> None:
     assert run("--version").stdout.strip() == f"penstock {penstock.__version__}"
 
 
-@pytest.mark.parametrize("words", [("nonsense",), ("demo", "--workers", "1")])
+@pytest.mark.parametrize("words", [("nonsense",), ("demo", "--producers", "0"), ("manifest", "nonsense")])
 def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...]) -> None:
     done = run(*words)
     assert done.returncode == 2

@@ -133,10 +133,13 @@ class OpenDataQueue:
                 self._write(found, changed)
             except (Conflict, AlreadyExists, OutcomeUnknown) as error:
                 _log.info("enqueuing %d in %s: %s; reading again", len(entries), self._where, error)
-                doubts.append(attempt)
-                next(pauses)
             else:
                 return attempt.sequences()
+            # At once, and only then the pause: the longer one waits, the more of the evidence has been dequeued.
+            done, doubts = self._settle([*doubts, attempt], self._read_patiently())
+            if done is not None:
+                return done
+            next(pauses)
 
     def claim(self, last_acked: int | None, *, allow_gap: bool) -> OpenDataView:
         """Take a new epoch, and dequeue what is acked, in one write. Only a success reply grants an epoch."""

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from penstock import __version__
 from penstock.cli.demo import run_demo
+from penstock.cli.manifest import manifest_app
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -37,17 +38,20 @@ def options(
     """Durable event pipelines for Spark, without a broker."""
 
 
+app.add_typer(manifest_app, name="manifest")
+
+
 @app.command()
 def demo(
     directory: Annotated[
-        Path | None, typer.Argument(help="Where the demo keeps its objects; a new temporary directory by default.")
+        Path | None, typer.Argument(help="Where the demo keeps its buffer; a new temporary directory by default.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=2, max=64, help="How many processes count at once.")] = 4,
-    increments: Annotated[int, typer.Option(min=1, max=10_000, help="How often each of them counts.")] = 250,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many writers are killed.")] = 10,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="How many processes produce at once.")] = 4,
+    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many events each of them produces.")] = 25_000,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many more producers are killed.")] = 5,
 ) -> None:
-    """Count together on this machine's disk while writers are killed again and again; show that none is lost."""
-    if not run_demo(directory, workers=workers, increments=increments, kills=kills, console=Console()):
+    """Produce, consume and ack on this machine's disk while producers are killed; show that nothing is lost."""
+    if not run_demo(directory, producers=producers, events=events, kills=kills, console=Console()):
         raise typer.Exit(1)
 
 

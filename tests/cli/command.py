@@ -1,0 +1,19 @@
+"""The command, as somebody types it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = "from penstock.cli.app import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
