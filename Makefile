@@ -1,6 +1,6 @@
 # Every target makes the virtualenv if it is not there. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos lint format bench docs clean
+.PHONY: help setup demo test chaos fuzz lint format bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,6 +27,9 @@ test: $(READY) ## run all tests
 chaos: $(READY) ## run the long forms of the proofs too
 	@scripts/check-java
 	@$(BIN)/python -m pytest
+
+fuzz: $(READY) ## throw broken bytes at the decoders, for a minute
+	@$(BIN)/python -m fuzz
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .
