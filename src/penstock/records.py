@@ -8,6 +8,7 @@ May import: `errors`, `metrics`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -31,6 +32,7 @@ RECORD_SCHEMA = pa.schema(
 )
 """The columns a batch of records can have, in the order they come in. The last three are optional."""
 
+_OFFSET = struct.Struct("=i")
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -141,8 +143,10 @@ def bytes_of(values: pa.Array[Any]) -> int:
     offsets = values.buffers()[1]
     if not len(values) or offsets is None:
         return 0
-    places = memoryview(offsets).cast("B").cast("i")
-    return places[values.offset + len(values)] - places[values.offset]
+    start, end = (
+        _OFFSET.unpack_from(offsets, _OFFSET.size * at) for at in (values.offset, values.offset + len(values))
+    )
+    return int(end[0] - start[0])
 
 
 def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import CorruptData
-from penstock.records import bytes_of, check_record_columns
+from penstock.records import check_record_columns
 
 _U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
-# Places of fields in Arrow's flatbuffers: Message.header, and RecordBatch.compression.
-_HEADER, _COMPRESSION = 2, 3
+# Places of fields in Arrow's flatbuffers: Message.header, Schema.endianness, and RecordBatch.compression.
+_HEADER, _ENDIANNESS, _COMPRESSION = 2, 0, 3
 
 
 def write_stream(batch: pa.RecordBatch, closing: bytes = b"") -> pa.Buffer:
@@ -30,12 +30,15 @@ def read_stream(block: pa.Buffer) -> pa.RecordBatch:
     try:
         source = pa.BufferReader(block)
         batches = list(_batches(source))
+        batch = batches[1] if len(batches) == 2 else _as_one(batches)
         left = block.size - source.tell()
+    except MemoryError:
+        raise  # Arrow's is one of the others too, and says nothing about the block
     except (pa.ArrowException, OSError, struct.error, ValueError, KeyError, OverflowError) as error:
         raise CorruptData(f"the block is not an Arrow IPC stream: {error}") from error
     if left:
         raise CorruptData(f"{left} bytes are left over after the Arrow IPC stream")
-    return batches[1] if len(batches) == 2 else _as_one(batches)
+    return batch
 
 
 def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
@@ -50,6 +53,8 @@ def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
         if schema is None:
             if message.type != "schema":
                 raise CorruptData(f"the Arrow IPC stream begins with a {message.type}, not with a schema")
+            if _is_foreign(message.metadata):
+                raise CorruptData("the Arrow IPC stream is big-endian")
             schema = pa.ipc.read_schema(message).remove_metadata()
             check_record_columns(schema)
             yield pa.RecordBatch.from_pylist([], schema=schema)
@@ -79,19 +84,35 @@ def _check_nulls(batch: pa.RecordBatch) -> None:
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if sum(bytes_of(batch.column("value")) for batch in batches) >= 1 << 31:
-        raise CorruptData("the values of the Arrow IPC stream pass 2 GiB")
-    columns = [pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(batches[0].num_columns)]
+    places = range(batches[0].num_columns)
+    try:
+        columns = [pa.concat_arrays([batch.column(place) for batch in batches]) for place in places]
+    except pa.ArrowInvalid as error:
+        raise CorruptData("a column of the Arrow IPC stream passes 2 GiB when its batches are joined") from error
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
+# Arrow has verified a message when it hands it out, but does not tell all that is in it.
+
+
 def _is_compressed(message: pa.Buffer) -> bool:
-    """Whether a record batch message has body compression. Arrow has verified the message, but does not tell this."""
+    """Whether the header of a message, a record batch, says that its buffers are compressed."""
     data = memoryview(message).cast("B")
-    table = _field(data, _U32.unpack_from(data, 0)[0], _HEADER)
-    if table is None:
+    return _field(data, _header(data), _COMPRESSION) is not None
+
+
+def _is_foreign(message: pa.Buffer) -> bool:
+    """Whether the header of a message, a schema, says that its numbers are big-endian."""
+    data = memoryview(message).cast("B")
+    place = _field(data, _header(data), _ENDIANNESS)
+    return place is not None and bool(_U16.unpack_from(data, place)[0])
+
+
+def _header(data: memoryview) -> int:
+    place = _field(data, _U32.unpack_from(data, 0)[0], _HEADER)
+    if place is None:
         raise CorruptData("a message of the Arrow IPC stream has no header")
-    return _field(data, table + _U32.unpack_from(data, table)[0], _COMPRESSION) is not None
+    return int(place + _U32.unpack_from(data, place)[0])
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:

@@ -145,7 +145,10 @@ def next_epoch(epoch: int) -> int:
 
 
 def _encode_entry(sequence: int, location: str, metadata: Iterable[Metadata]) -> bytes:
-    place = location.encode()
+    try:
+        place = location.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the location {location!r} cannot be written as UTF-8") from error
     if not 0 < len(place) <= _U16:
         raise InvalidInput(f"a location must have 1 to {_U16} bytes, not {len(place)}")
     parts = [_ENTRY.pack(sequence, len(place)), place]

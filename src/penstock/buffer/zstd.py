@@ -39,6 +39,8 @@ def decompress(frame: pa.Buffer, most: int) -> pa.Buffer:
             if size > most:
                 raise CorruptData(f"the block would decompress beyond max_batch_bytes = {most}")
             sink.write(piece)
+    except MemoryError:
+        raise  # Arrow's is one of those below too, and says nothing about the frame
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"the zstd frame does not decompress: {error}") from error
     if claimed is not None and size != claimed:
