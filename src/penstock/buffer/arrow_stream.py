@@ -17,12 +17,22 @@ _HEADER, _ENDIANNESS, _COMPRESSION = 2, 0, 3
 
 
 def write_stream(batch: pa.RecordBatch, closing: bytes = b"") -> pa.Buffer:
-    """Write a batch as a stream of one record batch, with some more bytes behind it."""
-    sink = pa.BufferOutputStream()
+    """Write a batch as a stream of one record batch, with some more bytes behind it.
+
+    Measured first, so that it is written once into memory of the right size and not into memory that grows.
+    """
+    measure = pa.MockOutputStream()
+    _write(batch, closing, measure)
+    written = pa.allocate_buffer(measure.size())
+    with pa.FixedSizeBufferWriter(written) as sink:
+        _write(batch, closing, sink)
+    return written
+
+
+def _write(batch: pa.RecordBatch, closing: bytes, sink: pa.NativeFile) -> None:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     sink.write(closing)
-    return sink.getvalue()
 
 
 def read_stream(block: pa.Buffer) -> pa.RecordBatch:

@@ -123,10 +123,11 @@ def encode(
         block = zstd.compress(block)
     else:
         code = 0
-    sink = pa.BufferOutputStream()
-    sink.write(block)
-    sink.write(_FOOTER.pack(code, batch.num_rows, _VERSIONS[shape]))
-    return EncodedBatch(memoryview(sink.getvalue()).cast("B"), plain_size)
+    written = pa.allocate_buffer(block.size + _FOOTER.size)
+    with pa.FixedSizeBufferWriter(written) as sink:
+        sink.write(block)
+        sink.write(_FOOTER.pack(code, batch.num_rows, _VERSIONS[shape]))
+    return EncodedBatch(memoryview(written).cast("B"), plain_size)
 
 
 def check_values_only(schema: pa.Schema) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -103,13 +104,20 @@ class ConsumerConfig:
 def _check_places(prefix: object, manifest: object) -> str:
     if not isinstance(prefix, str) or not prefix:
         raise InvalidInput(f"data_path_prefix must be a path such as 'ingest', not {prefix!r}")
-    prefix = check_prefix(prefix)
+    prefix = _named("data_path_prefix", check_prefix, prefix)
     if not isinstance(manifest, str):
         raise InvalidInput(f"manifest_path must be a path such as 'ingest/manifest', not {manifest!r}")
-    folder, _, name = check_path(manifest).rpartition("/")
+    folder, _, name = _named("manifest_path", check_path, manifest).rpartition("/")
     if folder == prefix and (name == OWNER or is_data_name(name)):
         raise InvalidInput(f"manifest_path {manifest!r} is a name that data_path_prefix {prefix!r} needs itself")
     return prefix
+
+
+def _named(field: str, check: Callable[[str], str], value: str) -> str:
+    try:
+        return check(value)
+    except InvalidInput as error:
+        raise InvalidInput(f"{field}: {error}") from error
 
 
 def _as_manifest_format(word: object) -> ManifestFormat:

@@ -172,9 +172,7 @@ class Consumer:
         check_whole("sequence", sequence, 0)
         with self._lock:
             self._check_open()
-            due = self._next_to_ack()
-            if sequence != due:
-                raise OutOfOrderAck(f"ack of {sequence}: {_said(due)}")
+            self._check_ack("ack of", sequence, last=self._next_to_ack())
             self._acked = sequence
             self._acks_since_write += 1
             self._measures.acks.inc()
@@ -190,10 +188,7 @@ class Consumer:
         check_whole("sequence", sequence, 0)
         with self._lock:
             self._check_open()
-            due = self._next_to_ack()
-            if due is None or sequence < due or self._handed_out is None or sequence > self._handed_out:
-                handed = "nothing" if self._handed_out is None else f"{self._handed_out}"
-                raise OutOfOrderAck(f"ack through {sequence}: {_said(due)}, and the last handed out is {handed}")
+            due = self._check_ack("ack through", sequence, last=self._handed_out)
             self._dequeue(sequence)
             self._measures.acks.inc(sequence - due + 1)
             self._acked = sequence
@@ -282,11 +277,20 @@ class Consumer:
         return [entry.location for entry in kept] == [descriptor.location]
 
     def _next_to_ack(self) -> int | None:
-        """The only sequence that `ack` takes; None where nothing that is not acked was handed out."""
-        if self._first_handed_out is None or self._handed_out is None:
+        """The sequence after the last ack, or else the first that was handed out; None before there is one."""
+        if self._first_handed_out is None:
             return None
-        due = self._first_handed_out if self._acked is None else max(self._acked + 1, self._first_handed_out)
-        return due if due <= self._handed_out else None
+        return self._first_handed_out if self._acked is None else max(self._acked + 1, self._first_handed_out)
+
+    def _check_ack(self, what: str, sequence: int, last: int | None) -> int:
+        """Return the sequence that is due. Raises `OutOfOrderAck` unless the given one is from there to `last`."""
+        due = self._next_to_ack()
+        if due is None or last is None or self._handed_out is None:
+            acked = "" if self._acked is None else f", and {self._acked} was the last ack"
+            raise OutOfOrderAck(f"{what} {sequence}: nothing was handed out yet{acked}")
+        if not due <= sequence <= min(last, self._handed_out):
+            raise OutOfOrderAck(f"{what} {sequence}: {due} is due, and the last handed out is {self._handed_out}")
+        return due
 
     def _read(self, *, fresh: bool = False) -> QueueView:
         self._view = view = self._queue.read(self._epoch, fresh=fresh)
@@ -308,7 +312,3 @@ class Consumer:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise Closed(f"{self!r} is closed")
-
-
-def _said(due: int | None) -> str:
-    return "nothing that was handed out is left to ack" if due is None else f"{due} is due"

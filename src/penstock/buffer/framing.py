@@ -46,6 +46,10 @@ def frame(values: pa.Array[Any]) -> pa.Buffer:
 
 def unframe(block: pa.Buffer, count: int) -> pa.Array[Any]:
     """Read a block of `count` records into a column. Raises `CorruptData` saying what is wrong with it."""
+    if block.size - _LENGTH.size * count >= _MOST:
+        raise CorruptData(
+            f"the values of {count} records in {block.size} bytes would pass 2 GiB, which no column holds"
+        )
     if count <= _FEW or block.size > _MOST:
         data = block.to_pybytes()
         return pa.array([data[start:end] for start, end in _walk(data, count)], type=pa.binary())

@@ -12,7 +12,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from penstock.buffer.at_exit import close_at_exit, forget
@@ -36,7 +37,9 @@ _WRITERS = 4
 _SMALL = 4096
 _WORTH_WRITING = 4 << 20
 _MOST_METADATA = (1 << 32) - 1
+_MOST_FAILURES = 100
 _PATIENCE_AT_START = 1.0
+_LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -209,8 +212,8 @@ class Producer:
                 raise Closed(f"{self!r} is closed")
             if not self._room.fits(taken.count, size, self._open):
                 self._room.wait(taken.count, size, timeout, self._hurry)
-            batch = self._batch_for(size)
             now = int(self._clock() * 1000)
+            batch = self._batch_for(size)
             batch.add(taken.piece, taken.count, size, now, metadata)
             if self._is_full(batch):
                 self._seal()
@@ -282,7 +285,7 @@ class Producer:
                     self._is_pressed = False
                     self._seal()
                 else:
-                    self._work.wait(left)
+                    self._work.wait(None if left is None else min(left, _LONGEST_WAIT))
             return self._sealed.popleft()
 
     def _write(self, batch: PendingBatch) -> None:
@@ -311,7 +314,8 @@ class Producer:
         """The oldest unbroken run of written batches; none when everything is done and the producer stops."""
         with self._lock:
             while True:
-                run = list(itertools.takewhile(lambda batch: batch.stage is Stage.WRITTEN, self._pipeline))
+                waiting = (batch for batch in self._pipeline if batch.stage is not Stage.FINISHED)
+                run = list(itertools.takewhile(lambda batch: batch.stage is Stage.WRITTEN, waiting))
                 if run or (self._is_stopped and not self._pipeline):
                     return run
                 self._ready.wait()
@@ -337,33 +341,42 @@ class Producer:
         )
 
     def _succeed(self, batch: PendingBatch, written: Written) -> None:
-        if not self._finish(batch):
-            return
-        plain_size, size = batch.encoded_sizes
-        self._measures.batches_flushed.inc()
-        self._measures.entries_flushed.inc(batch.count)
-        self._measures.bytes_flushed.inc(plain_size)
-        self._measures.bytes_written.inc(size)
-        self._measures.flush_duration.observe(time.perf_counter() - batch.started)
-        batch.outcome.succeed(written)
+        with self._finishing(batch) as is_first:
+            if not is_first:
+                return
+            plain_size, size = batch.encoded_sizes
+            self._measures.batches_flushed.inc()
+            self._measures.entries_flushed.inc(batch.count)
+            self._measures.bytes_flushed.inc(plain_size)
+            self._measures.bytes_written.inc(size)
+            self._measures.flush_duration.observe(time.perf_counter() - batch.started)
+            batch.outcome.succeed(written)
 
     def _fail(self, batch: PendingBatch, error: Exception) -> None:
-        if self._finish(batch):
+        with self._finishing(batch) as is_first:
+            if not is_first:
+                return
             with self._lock:
                 self._failures = [outcome for outcome in self._failures if not outcome.is_heard]
-                self._failures.append(batch.outcome)
+                if len(self._failures) < _MOST_FAILURES:  # a caller who never asks must not make it grow
+                    self._failures.append(batch.outcome)
             batch.outcome.fail(error)
 
-    def _finish(self, batch: PendingBatch) -> bool:
-        """Take a batch out of the pipeline, and its room back; say whether it still was there."""
+    @contextmanager
+    def _finishing(self, batch: PendingBatch) -> Iterator[bool]:
+        """Within this a batch gets its outcome, if it has none yet; then it leaves the pipeline, and its room is free.
+
+        In that order: a `flush` that does not find a batch in the pipeline takes its handles for done.
+        """
         with self._lock:
-            if batch.stage is Stage.FINISHED:
-                return False  # past its deadline, while its write was under way
+            is_first = batch.stage is not Stage.FINISHED  # it has one if its deadline passed during its write
             batch.stage = Stage.FINISHED
-            self._pipeline.remove(batch)
-            self._room.give_back(batch)
-            self._ready.notify()
-        return True
+        yield is_first
+        if is_first:
+            with self._lock:
+                self._pipeline.remove(batch)
+                self._room.give_back(batch)
+                self._ready.notify()
 
     # Starting and stopping.
 

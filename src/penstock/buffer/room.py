@@ -15,6 +15,7 @@ from penstock.buffer.config import ProducerConfig
 from penstock.buffer.pending_batch import PendingBatch
 from penstock.errors import BackpressureTimeout, Closed
 
+_LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take room too: four bytes each, in Arrow
 
 
@@ -75,7 +76,7 @@ class Room:
                         f"no room for {size} bytes within {timeout} s: {self._calls} calls with {self._bytes} bytes "
                         "are on their way; nothing was taken"
                     )
-                self._freed.wait(left)
+                self._freed.wait(None if left is None else min(left, _LONGEST_WAIT))
                 if self._is_closed:
                     raise Closed("the producer was closed while this call waited for room; nothing was taken")
         finally:

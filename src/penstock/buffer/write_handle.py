@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class Outcome:
 
     def fail(self, error: BaseException) -> None:
         """Say that the batch is not known to be enqueued."""
+        _drop_locals(error)
         self._error = error
         self._finish()
 
@@ -62,7 +64,7 @@ class Outcome:
             raise InvalidInput(
                 "this handle belongs to a producer of the parent process, and is never done in a forked child"
             )
-        return self._done.wait(timeout)
+        return self._done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def get(self) -> Written:
         """Return what was written, or raise what went wrong."""
@@ -86,6 +88,15 @@ class Outcome:
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
+
+
+def _drop_locals(error: BaseException | None) -> None:
+    """Let an error go without what the calls it came through had in their hands: the whole batch, for one."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 class WriteHandle:
