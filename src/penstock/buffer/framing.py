@@ -20,7 +20,8 @@ from penstock.records import bytes_of
 _LENGTH = struct.Struct("<I")
 _WALKABLE = 16 << 20
 _FEW = 300  # up to this many records, walking in Python is quicker than opening a Parquet file
-_MOST = (1 << 31) - 1  # bytes of values in one Arrow column, and of one Parquet page
+_MOST_VALUES = (1 << 31) - 2  # bytes in one Arrow column
+_MOST = (1 << 31) - 1  # bytes in one Parquet page
 
 # Parquet's metadata is in Thrift's compact protocol. These are its types, and the values that Parquet gives a meaning.
 _I32, _I64, _BINARY, _LIST, _STRUCT, _STOP = 5, 6, 8, 9, 12, b"\x00"
@@ -46,7 +47,7 @@ def frame(values: pa.Array[Any]) -> pa.Buffer:
 
 def unframe(block: pa.Buffer, count: int) -> pa.Array[Any]:
     """Read a block of `count` records into a column. Raises `CorruptData` saying what is wrong with it."""
-    if block.size - _LENGTH.size * count >= _MOST:
+    if block.size - _LENGTH.size * count > _MOST_VALUES:
         raise CorruptData(
             f"the values of {count} records in {block.size} bytes would pass 2 GiB, which no column holds"
         )
