@@ -371,12 +371,14 @@ class Producer:
         with self._lock:
             is_first = batch.stage is not Stage.FINISHED  # it has one if its deadline passed during its write
             batch.stage = Stage.FINISHED
-        yield is_first
-        if is_first:
-            with self._lock:
-                self._pipeline.remove(batch)
-                self._room.give_back(batch)
-                self._ready.notify()
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                with self._lock:
+                    self._pipeline.remove(batch)
+                    self._room.give_back(batch)
+                    self._ready.notify()
 
     # Starting and stopping.
 
