@@ -1,0 +1,125 @@
+"""Valid batches and manifests, and where their length fields are."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock import Record
+from penstock.buffer import Metadata, encode_batch
+from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.records import Entry, records_to_arrow
+
+BATCH, MANIFEST = "batch", "manifest"
+
+Field = tuple[int, int]
+"""Where a number is, and how many bytes it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A block and its footer. A packed one is compressed when it is put together, after the block was mutated."""
+
+    kind: str
+    block: bytes
+    footer: bytes
+    block_fields: tuple[Field, ...]
+    footer_fields: tuple[Field, ...]
+    packed: bool = False
+
+    def bytes(self) -> bytes:
+        """The whole object."""
+        return (pack(self.block) if self.packed else self.block) + self.footer
+
+
+def pack(block: bytes) -> bytes:
+    """One zstd frame."""
+    return pa.Codec("zstd", 3).compress(block, asbytes=True)
+
+
+def corpus() -> list[Sample]:
+    """All samples, the same ones each time."""
+    return [*_batches(), *_manifests()]
+
+
+def _batches() -> Iterator[Sample]:
+    chance = random.Random(0)
+    few: list[bytes] = [b"", b"hello", b"\x00" * 9]
+    many = [chance.randbytes(chance.choice([0, 1, 7, 60])) for _ in range(700)]
+    full = [
+        Record(b"v", key=b"k", headers=[("a", b"1"), ("ä", b"")], timestamp_ms=5),
+        Record(b"", headers=[], timestamp_ms=-1),
+        Record(b"payload", key=b""),
+    ]
+    for packed in (False, True):
+        for values in ([], [b""], few, [b"x"] * 310, many):
+            yield _framed(values, packed)
+        entries: list[list[Entry]]
+        entries = [[], [*few], [*full], [*many], [*full * 150], [Record(b"t", timestamp_ms=1), b"u"]]
+        for several in entries:
+            yield _streamed([records_to_arrow(several)], packed)
+        yield _streamed([records_to_arrow(part) for part in ([*few], [*many[:5]], [*few])], packed)
+        yield _streamed([records_to_arrow(full), records_to_arrow(full[:1])], packed)
+
+
+def _framed(values: list[bytes], packed: bool) -> Sample:
+    data = encode_batch(values, format="opendata")
+    starts, at = [], 0
+    for value in values:
+        starts.append(at)
+        at += 4 + len(value)
+    fields = tuple((start, 4) for start in [*starts[:40], *starts[-40:]])
+    return _batch(data[:-7], fields, len(values), version=1, packed=packed)
+
+
+def _streamed(batches: list[pa.RecordBatch], packed: bool) -> Sample:
+    """Several record batches in one stream, which our encoder never writes, are valid too."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    block = sink.getvalue().to_pybytes()
+    words = tuple((at, 4) for at in range(0, min(len(block), 2_048), 4))
+    pairs = tuple((at, 8) for at in range(0, min(len(block), 2_048), 8))
+    return _batch(block, words + pairs, sum(batch.num_rows for batch in batches), version=2, packed=packed)
+
+
+def _batch(block: bytes, fields: tuple[Field, ...], count: int, version: int, packed: bool) -> Sample:
+    footer = struct.pack("<BIH", packed, count, version)
+    return Sample(BATCH, block, footer, fields, ((0, 1), (1, 4), (5, 2)), packed)
+
+
+def _manifests() -> Iterator[Sample]:
+    chance = random.Random(1)
+    several = [("ingest/a.batch", ()), ("é€", (Metadata(0, -1), Metadata(3, 1 << 40, b"payload")))]
+    many = [
+        (f"ingest/{number}", tuple(Metadata(at, number, chance.randbytes(at)) for at in range(number % 4)))
+        for number in range(100)
+    ]
+    empty = OpenDataManifest.empty()
+    yield _manifest(empty)
+    yield _manifest(empty.append(several))
+    yield _manifest(empty.append(many))
+    yield _manifest(empty.append(many).remove_through(80).with_epoch(9))
+    yield _manifest(empty.append(several).remove_through(1))
+
+
+def _manifest(manifest: OpenDataManifest) -> Sample:
+    block, footer = manifest.data[:-22], manifest.data[-22:]
+    return Sample(MANIFEST, block, footer, tuple(_lengths(block)), ((0, 4), (4, 8), (12, 8), (20, 2)))
+
+
+def _lengths(block: bytes) -> Iterator[Field]:
+    at = 0
+    while at < len(block):
+        (length,) = struct.unpack_from("<I", block, at)
+        yield from ((at, 4), (at + 4, 8), (at + 12, 2))
+        place = at + 14 + int.from_bytes(block[at + 12 : at + 14], "little")
+        yield place, 4
+        if block[place : place + 4] != bytes(4):
+            yield place + 16, 4
+        at += 4 + int(length)

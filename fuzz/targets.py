@@ -1,0 +1,83 @@
+"""What is called with each input, and what has to hold of a value that comes back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzz.corpus import BATCH, MANIFEST
+from fuzz.mutations import CAP
+from penstock.buffer import Manifest, decode_batch, encode_batch
+from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
+from penstock.errors import CorruptData
+from penstock.records import bytes_of, records_from_arrow
+
+
+class WrongValue(Exception):
+    """A value came back that cannot be what the bytes say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A call that takes any bytes. It returns, or raises `CorruptData`; everything else is a finding."""
+
+    name: str
+    kind: str
+    call: Callable[[bytes], object]
+
+
+def read_batch(data: bytes) -> None:
+    """Decode a batch; what comes back can be used in full, and is written and read again as it is."""
+    batch = decode_batch(data, max_batch_bytes=CAP)
+    try:
+        batch.validate(full=True)
+        size = bytes_of(batch.column("value"))
+        if batch.num_rows > 20_000:
+            return
+        records = records_from_arrow(batch)
+        again = records_from_arrow(decode_batch(encode_batch(records)))
+    except CorruptData as error:
+        raise WrongValue(f"a batch was decoded that cannot be used: {error}") from error
+    _require(size == sum(len(record.value) for record in records), "the values have another size than their column")
+    _require(again == records, "the records did not come back")
+    if data[-7:-6] == b"\x00" and data[-2:] == b"\x01\x00":
+        written = encode_batch([record.value for record in records], format="opendata")
+        _require(written == data, "a batch of version 1 can be written in one way only, and this is another")
+
+
+def read_manifest(data: bytes) -> None:
+    """Decode a manifest; there is one way only to write what comes back."""
+    found = Manifest.decode(data)
+    first = found.next_sequence - len(found.entries)
+    _require([entry.sequence for entry in found.entries] == [*range(first, found.next_sequence)], "a gap")
+    if all(entry.location for entry in found.entries):  # we do not write empty ones, and read them
+        empty = OpenDataManifest(struct.pack("<IQQH", 0, first, found.epoch, 1))
+        written = empty.append([(entry.location, entry.metadata) for entry in found.entries])
+        _require(written.data == data, "a manifest can be written in one way only, and this is another")
+
+
+def change_manifest(data: bytes) -> None:
+    """Append, bump the epoch and dequeue, without decoding what is there."""
+    manifest = OpenDataManifest(data)
+    entries = data[:-22]
+    first, following = manifest.first_sequence, manifest.next_sequence
+    if following < (1 << 64) - 1 and manifest.count < (1 << 32) - 1:
+        _require(manifest.append([("x", ())]).data.startswith(entries), "appending changed what was there")
+    _require(manifest.with_epoch(next_epoch(manifest.epoch)).data[:-22] == entries, "a bump changed the entries")
+    for through in (first - 1, first, first + 1, following - 1, following):
+        left = manifest.remove_through(through)
+        _require(entries.endswith(left.data[:-22]), "dequeuing changed what remains")
+        _require(left.next_sequence == following, "dequeuing gave sequences back")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise WrongValue(otherwise)
+
+
+TARGETS = (
+    Target("read_batch", BATCH, read_batch),
+    Target("read_manifest", MANIFEST, read_manifest),
+    Target("change_manifest", MANIFEST, change_manifest),
+)

@@ -1,0 +1,52 @@
+"""Stores whose objects a test can date: each kind in its own way."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from penstock.storage import LocalStore, MemoryStore, ObjectStore
+from tests.buffer.collector.place import NOW, Place, RedatedStore
+
+
+@pytest.fixture
+def place(store: ObjectStore, tmp_path: Path) -> Place:
+    """An empty store of each kind, with its way to date objects."""
+    match store:
+        case MemoryStore():
+            return in_memory(store.url.removeprefix("memory://"))
+        case LocalStore():
+            return on_disk(store, tmp_path / "store")
+        case _:  # a bucket's dates are its own: what a collector hears of them is changed on the way
+            redated = RedatedStore(store)
+            return Place(redated, redated.date)
+
+
+@pytest.fixture
+def memory_place(fresh_name: str) -> Place:
+    """An empty store in memory, for what does not depend on the kind of store."""
+    return in_memory(fresh_name)
+
+
+def in_memory(name: str) -> Place:
+    now = NOW.timestamp()
+    store = MemoryStore(name, clock=lambda: now)
+
+    def date(path: str, when: datetime) -> None:
+        nonlocal now
+        now, before = when.timestamp(), now
+        store.put(path, store.get(path).data)
+        now = before
+
+    return Place(store, date)
+
+
+def on_disk(store: ObjectStore, root: Path) -> Place:
+    def date(path: str, when: datetime) -> None:
+        stamp = round(when.timestamp() * 1_000_000) * 1_000
+        os.utime(root / path, ns=(stamp, stamp))
+
+    return Place(store, date)

@@ -1,0 +1,367 @@
+"""Producers, consumers and collectors of one buffer, in any order, with pauses and crooked clocks: what must hold.
+
+The code is the real one: `Producer`'s own writing and enqueuing, `Consumer`, `GarbageCollector`, `OpenDataQueue`,
+`MemoryStore`. Only threads and clocks are the model's.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+from unittest.mock import patch
+
+from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.errors import NotFound, PenstockError
+from penstock.storage import DeleteResult, MemoryStore, ObjectStore
+from penstock.storage.object_store import Data
+from penstock.testing import Fault, FaultyStore
+from tests.buffer.collector.baton import HOUR, TICK, Actor, Happened, Over, Pace, Schedule
+from tests.buffer.collector.stepped_store import SteppedStore
+
+MANIFEST = "ingest/manifest"
+DEADLINE = 300.0
+GRACE = 600.0
+
+_EPOCH = 1_700_000_000.0
+_HASTE = Pace(lulls=(0.0, TICK, 2 * TICK))
+_LULLS = (0.0, 0.0, 0.0, TICK, 1.0, 5.0)
+SHORT_PAUSES = (30.0, 60.0, 90.0, 150.0, 210.0)
+LONG_PAUSES = (DEADLINE - TICK, DEADLINE, GRACE - TICK, GRACE, GRACE + TICK, 2 * GRACE, HOUR, 5 * HOUR)
+_FAULTS = {
+    Fault.READ_ERROR: 0.02,
+    Fault.ERROR_BEFORE: 0.03,
+    Fault.ERROR_AFTER: 0.03,
+    Fault.APPLIED_THEN_CONFLICT: 0.03,
+    Fault.EXISTS_WHILE_ABSENT: 0.03,
+    Fault.THIRD_PARTY_BEFORE: 0.03,
+    Fault.THIRD_PARTY_AFTER: 0.03,
+    Fault.LATE: 0.06,
+}
+
+_CHANGES = ("get manifest", "create manifest", "replace manifest", "back off")
+STEPS = {
+    "producer": (
+        "rest",
+        "get .owner",
+        "create .owner",
+        "read the wall clock",
+        "read the uptime",
+        "put data",
+        *_CHANGES,
+    ),
+    "consumer": ("get data", "rest", *_CHANGES),
+    "collector": ("get .owner", "create .owner", "list ingest", "get manifest", "delete data", "rest"),
+}
+
+Clock: TypeAlias = Callable[[], float]
+MakeCollector: TypeAlias = Callable[[ObjectStore, ConsumerConfig, Clock], GarbageCollector]
+StoreTime: TypeAlias = Callable[[float, random.Random], float]
+
+STORE_TIMES: dict[str, StoreTime] = {
+    "steady": lambda now, _: now,
+    "whole seconds": lambda now, _: now // 1,
+    "half as fast again": lambda now, _: 1.5 * now,
+    "twice as fast": lambda now, _: 2 * now,  # the most that a local store's clock does
+    "of several hosts": lambda now, seeded: now + seeded.choice((-30.0, 0.0, 30.0)),
+}
+SET_BACK = "set back again and again"  # no store that keeps its promises
+_BROKEN_TIMES: dict[str, StoreTime] = {SET_BACK: lambda now, seeded: now - seeded.randint(0, 5) * HOUR}
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What surrounds the code."""
+
+    pauses: tuple[tuple[float, ...], ...] = (SHORT_PAUSES, LONG_PAUSES, SHORT_PAUSES + LONG_PAUSES)
+    """For how long actors are paused; each seed takes one of these."""
+    crooked_clocks: bool = True
+    faults: bool = True
+    store_times: tuple[str, ...] = tuple(STORE_TIMES)
+    suspend_stops_uptime: bool = False
+    interrupts_producers: bool = True
+
+
+class WatchedMemory(MemoryStore):
+    """A store in memory that knows whether anything changed since somebody asked."""
+
+    changed = True
+
+    def put(self, path: str, data: Data) -> str:
+        """Replace an object."""
+        self.changed = True
+        return super().put(path, data)
+
+    def put_if_absent(self, path: str, data: Data) -> str:
+        """Create an object."""
+        self.changed = True
+        return super().put_if_absent(path, data)
+
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        """Replace the object at a version."""
+        self.changed = True
+        return super().put_if_match(path, data, version)
+
+    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
+        """Delete objects."""
+        self.changed = True
+        return super().delete(paths)
+
+
+class SteppedProducer(Producer):
+    """A producer without threads: whoever has it does the work of all of them, in order."""
+
+    def _start(self) -> None:
+        self._is_stopped = True  # so that its loops end when there is nothing left to do
+
+    def work_off(self) -> None:
+        """Write and enqueue everything that was sealed, as its threads would."""
+        self._write_batches()
+        self._enqueue_batches()
+
+    def seal(self) -> None:
+        """End the open batch."""
+        with self._lock:
+            self._seal()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which code is on trial: by default the real one."""
+
+    collector: MakeCollector = lambda store, config, _: GarbageCollector(store, config)
+    producer: type[SteppedProducer] = SteppedProducer
+    config: ConsumerConfig = field(
+        default_factory=lambda: ConsumerConfig(gc=False, gc_grace_period=GRACE, enqueue_deadline=DEADLINE)
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one seed ended: what was lost, what was left lying about, and how it came to that."""
+
+    seed: int
+    lost: str | None
+    litter: list[str]
+    trace: list[Happened]
+    paused: Counter[tuple[str, str]]
+    counts: Counter[str]
+
+    def story(self) -> str:
+        """The whole run, for whoever has to find out."""
+        steps = "\n".join(f"{step.at:>10.3f}  {step.who:<12} {step.what} {step.whom}" for step in self.trace)
+        return f"seed {self.seed}: {self.lost or 'nothing lost'}; litter: {self.litter}\n{steps}"
+
+
+class World:
+    """One buffer, and everybody who works on it, for one seed."""
+
+    def __init__(self, seed: int, weather: Weather, rules: Rules) -> None:
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._weather = weather
+        self._rules = rules
+        self._schedule = Schedule(self._random, self._pace())
+        self._store_time = (STORE_TIMES | _BROKEN_TIMES)[self._random.choice(weather.store_times)]
+        self._memory = WatchedMemory("collector-model", clock=self._store_clock)
+        self._memory.delete([meta.path for meta in self._memory.list_objects()])
+        self._faulty: FaultyStore | None = None
+        if weather.faults and self._random.random() < 0.4:
+            self._faulty = FaultyStore(self._memory, seed, rates=_FAULTS, sleep=lambda _: None)
+        self._enqueued: dict[bytes, tuple[int, str]] = {}
+        self._delivered: set[bytes] = set()
+        self._lost: str | None = None
+        self.counts: Counter[str] = Counter()
+
+    def run(self) -> Run:
+        """Let everybody work to the end of their wishes; then let it be quiet, and look at what is left."""
+        if self._random.random() < 0.3:
+            self._memory.put(f"ingest/{0:026}.batch", b"of somebody who knows no owners, and died")
+        self._schedule.now += 2 * GRACE
+        if self._random.random() < 0.5:
+            self._consumer(self._memory)
+        roles = (
+            ("producer", self._produce, 1, 3),
+            ("consumer", self._consume, 0, 2),
+            ("collector", self._collect, 1, 2),
+        )
+        for role, work, least, most in roles:
+            for number in range(self._random.randint(least, most)):
+                often_before = tuple(self._random.sample(STEPS[role], self._random.randint(1, 4)))
+                self._schedule.add(f"{role}-{number}", work, often_before)
+        self._schedule.run()
+        litter = [] if self._lost else self._clear_up()
+        return Run(self._seed, self._lost, litter, self._schedule.trace, self._schedule.paused, self.counts)
+
+    # The actors.
+
+    def _produce(self, actor: Actor) -> None:
+        wall, up = self._clocks(actor)
+        store = self._store_for(actor)
+        producer = self._rules.producer(store, ProducerConfig(enqueue_deadline=DEADLINE), clock=wall, uptime=up)
+        for number in range(self._random.randint(1, 3)):
+            self._rest(actor)
+            handles = {}
+            for part in range(self._random.randint(1, 2)):
+                payload = f"{actor.name} {number} {part}".encode()
+                handles[payload] = producer.produce(payload)
+                producer.seal()
+            actor.keeps_baton = not self._weather.interrupts_producers
+            producer.work_off()
+            actor.keeps_baton = False
+            for payload, handle in handles.items():
+                try:
+                    written = handle.result(0)
+                except PenstockError:
+                    self.counts["given up"] += 1
+                else:
+                    self.counts["enqueued"] += 1
+                    self._enqueued[payload] = written.sequence, written.location
+
+    def _consume(self, actor: Actor) -> None:
+        wall, _ = self._clocks(actor)
+        for _ in range(self._random.randint(1, 3)):
+            self._rest(actor)
+            try:
+                consumer = Consumer(self._store_for(actor), self._rules.config, clock=wall)
+                for _ in range(self._random.randint(0, 4)):
+                    batch = consumer.next_batch()
+                    if batch is None:
+                        self._rest(actor)
+                        continue
+                    self._delivered.update(batch.entries)
+                    if self._random.random() < 0.7:
+                        batch.ack()
+                        self.counts["acked"] += 1
+            except NotFound as error:
+                self._lose(f"{actor.name} cannot have its entry: {error}")
+            except PenstockError:
+                self.counts["failed consumers"] += 1
+
+    def _collect(self, actor: Actor) -> None:
+        wall, _ = self._clocks(actor)
+        collector = self._rules.collector(self._store_for(actor), self._rules.config, wall)
+        for _ in range(self._random.randint(2, 10)):
+            self._rest(actor)
+            try:
+                self.counts["collected"] += collector.collect_once().deleted
+            except PenstockError:
+                self.counts["failed cycles"] += 1
+
+    def _rest(self, actor: Actor) -> None:
+        actor.rest(self._random.choice((0.0, *self._schedule.pace.pauses)))
+
+    # What must hold.
+
+    def _check(self) -> None:
+        """Look whether everything that was enqueued and not dequeued is there, with its object."""
+        if not self._memory.changed:
+            return
+        self._memory.changed = False
+        manifest = self._manifest()
+        there = {meta.path for meta in self._memory.list_objects()}
+        gone = [entry.location for entry in manifest.entries if entry.location not in there]
+        if gone:
+            self._lose(f"the manifest names {gone}, and there is no such object")
+        named = {entry.sequence: entry.location for entry in manifest.entries}
+        first = manifest.next_sequence - len(manifest.entries)
+        for sequence, location in self._enqueued.values():
+            if sequence >= first and named.get(sequence) != location:
+                self._lose(f"{location} was enqueued as {sequence}, and there the manifest names {named.get(sequence)}")
+
+    def _clear_up(self) -> list[str]:
+        """All is quiet, time has passed, the manifest is written once more: now the collector takes all it should."""
+        if self._faulty is not None:
+            self._faulty.settle()
+        self._schedule.now += 3 * GRACE
+        consumer = self._consumer(self._memory)
+        collector = self._rules.collector(self._memory, self._rules.config, self._store_clock)
+        collector.collect_once()
+        litter = set(self._data_objects()) - {entry.location for entry in self._manifest().entries}
+        try:
+            for batch in consumer:
+                self._delivered.update(batch.entries)
+                batch.ack()
+        except NotFound as error:
+            self._lost = f"the last consumer cannot have its entry: {error}"
+            return sorted(litter)
+        missing = sorted(set(self._enqueued) - self._delivered)
+        if missing:
+            self._lost = f"{missing} were enqueued, and nobody ever got them"
+        collector.collect_once()
+        return sorted(litter | set(self._data_objects()))
+
+    def _lose(self, how: str) -> None:
+        self._lost = self._lost or how
+        self._schedule.stop()
+        raise Over
+
+    # Stores and clocks.
+
+    def _store_for(self, actor: Actor) -> ObjectStore:
+        return SteppedStore(self._faulty or self._memory, actor.step, self._check)
+
+    def _consumer(self, store: ObjectStore) -> Consumer:
+        return Consumer(store, self._rules.config, clock=self._store_clock)
+
+    def _manifest(self) -> Manifest:
+        return Manifest.read(self._memory, MANIFEST)
+
+    def _data_objects(self) -> list[str]:
+        return [meta.path for meta in self._memory.list_objects() if meta.path.endswith(".batch")]
+
+    def _store_clock(self) -> float:
+        return _EPOCH + self._store_time(self._schedule.now, self._random)
+
+    def _clocks(self, actor: Actor) -> tuple[Clock, Clock]:
+        """A wall clock that may be hours off, and an uptime clock that is as exact as any. Reading one is a step."""
+        off = self._random.randint(-6, 6) * HOUR if self._weather.crooked_clocks else 0.0
+        booted = self._random.randint(0, 100) * HOUR
+
+        def wall() -> float:
+            actor.step("read the wall clock")
+            return _EPOCH + self._schedule.now + off
+
+        def up() -> float:
+            actor.step("read the uptime")
+            return booted + self._schedule.now - (actor.suspended if self._weather.suspend_stops_uptime else 0.0)
+
+        return wall, up
+
+    def _pace(self) -> Pace:
+        if not self._weather.pauses:
+            return _HASTE
+        choose = self._random.choice
+        return Pace(_LULLS, choose(self._weather.pauses), choose((0.0, 0.03, 0.1)), choose((0.0, 0.0, 0.02)))
+
+
+def runs(seeds: range, weather: Weather = Weather(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen
+    """Run seed after seed."""
+    with _as_steps():
+        for seed in seeds:
+            yield World(seed, weather, rules).run()
+
+
+@contextmanager
+def _as_steps() -> Iterator[None]:
+    """Backing off is a step like any other, and takes no real time. What goes wrong on purpose is not logged."""
+
+    def pauses(_: OpenDataQueue) -> Iterator[None]:
+        while True:
+            actor = Actor.current()
+            if actor is not None:
+                actor.step("back off")
+            yield
+
+    log = logging.getLogger("penstock")
+    before, log.level = log.level, logging.CRITICAL + 1
+    try:
+        with patch.object(OpenDataQueue, "_pauses", pauses):
+            yield
+    finally:
+        log.level = before

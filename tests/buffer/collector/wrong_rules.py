@@ -1,0 +1,139 @@
+"""Rules that look as good as the real one, and lose data: what the model must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from ulid import ULID
+
+from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport, Written
+from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.pending_batch import PendingBatch
+from penstock.buffer.queue_manifest import QueueManifest, QueueView
+from penstock.storage import ObjectMeta, ObjectStore
+from tests.buffer.collector.model import DEADLINE, GRACE, Clock, Rules, SteppedProducer
+
+
+class _WithClock(GarbageCollector):
+    """A collector that asks its host what time it is."""
+
+    def __init__(self, store: ObjectStore, config: ConsumerConfig, clock: Clock) -> None:
+        super().__init__(store, config)
+        self._clock = clock
+
+    def _unreferenced(self, found: list[ObjectMeta]) -> list[str]:
+        view = self._queue.look()
+        if view.last_modified is None:
+            return []
+        kept = {entry.location for entry in view.entries(view.first_sequence, view.next_sequence)}
+        cutoff = self._clock() - self._config.gc_grace_period
+        return [meta.path for meta in found if meta.path not in kept and self._written_at(meta) <= cutoff]
+
+    def _written_at(self, meta: ObjectMeta) -> float:
+        raise NotImplementedError
+
+
+class UlidOlderThanGrace(_WithClock):
+    """Deletes what is not referenced and has a ULID older than the grace period."""
+
+    def _written_at(self, meta: ObjectMeta) -> float:
+        name = meta.path.rpartition("/")[2].removesuffix(".batch")
+        return ULID.from_str(name).milliseconds / 1000
+
+
+class AgainstTheHostsClock(_WithClock):
+    """Compares the object's time with the host's clock, and not with the manifest's time."""
+
+    def _written_at(self, meta: ObjectMeta) -> float:
+        return meta.last_modified.timestamp()
+
+
+class ManifestBeforeListing(GarbageCollector):
+    """Reads the manifest first, and lists the objects then."""
+
+    def __init__(self, store: ObjectStore, config: ConsumerConfig, _: Clock) -> None:
+        super().__init__(store, config)
+
+    def collect_once(self) -> GcReport:
+        """Look, and run a cycle that looks no more."""
+        queue = self._queue
+        self._queue = cast(QueueManifest, _AsItWas(queue.look()))
+        try:
+            return super().collect_once()
+        finally:
+            self._queue = queue
+
+
+class _AsItWas:
+    def __init__(self, view: QueueView) -> None:
+        self._view = view
+
+    def look(self) -> QueueView:
+        return self._view
+
+
+class ChecksBeforeReading(SteppedProducer):
+    """Checks the deadline before it reads the manifest, and not after."""
+
+    def _enqueue(self, run: list[PendingBatch]) -> None:
+        now = self._uptime()
+        for batch in run:
+            if now >= batch.deadline:
+                self._fail(batch, self._too_late(batch.entry()))
+        batches = {batch.location: batch for batch in run if now < batch.deadline}
+        if not batches:
+            return
+        sequences = self._queue.enqueue([batch.entry() for batch in batches.values()], _always_in_time)
+        for location, sequence in sequences.items():
+            self._succeed(batches[location], Written(sequence, location))
+
+
+class ChecksOnlyOnce(SteppedProducer):
+    """Checks the deadline after the first read of the manifest, and not again when it has lost and reads again."""
+
+    def _enqueue(self, run: list[PendingBatch]) -> None:
+        real = cast(OpenDataQueue, self._queue)
+        self._queue = cast(QueueManifest, _OneCheck(real))
+        try:
+            super()._enqueue(run)
+        finally:
+            self._queue = real
+
+
+class _OneCheck:
+    def __init__(self, queue: OpenDataQueue) -> None:
+        self._queue = queue
+
+    def enqueue(
+        self, entries: Sequence[NewEntry], in_time: Callable[[Sequence[NewEntry]], Sequence[NewEntry]]
+    ) -> dict[str, int]:
+        checks = iter([in_time])
+        return self._queue.enqueue(entries, lambda some: next(checks, _always_in_time)(some))
+
+
+class CountsFromAfterTheWrite(SteppedProducer):
+    """Counts the deadline from when the data object is written, and not from before."""
+
+    def _write(self, batch: PendingBatch) -> None:
+        super()._write(batch)
+        batch.deadline = self._uptime() + self._config.enqueue_deadline
+
+
+def _always_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+    return entries
+
+
+def with_grace(seconds: float) -> Rules:
+    """A grace period that suits producers with a shorter deadline than those that there are."""
+    assert seconds < GRACE
+    return Rules(config=ConsumerConfig(gc=False, gc_grace_period=seconds, enqueue_deadline=min(seconds / 2, DEADLINE)))
+
+
+BY_ULID = Rules(collector=UlidOlderThanGrace)
+BY_THE_HOSTS_CLOCK = Rules(collector=AgainstTheHostsClock)
+MANIFEST_FIRST = Rules(collector=ManifestBeforeListing)
+DEADLINE_BEFORE_READING = Rules(producer=ChecksBeforeReading)
+DEADLINE_ONCE = Rules(producer=ChecksOnlyOnce)
+DEADLINE_FROM_AFTER_THE_WRITE = Rules(producer=CountsFromAfterTheWrite)

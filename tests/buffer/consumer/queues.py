@@ -1,0 +1,96 @@
+"""Buffers for a consumer to read: how tests fill them, and what they look at afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from prometheus_client import REGISTRY
+
+from penstock.buffer import (
+    ConsumedBatch,
+    Consumer,
+    ConsumerConfig,
+    Manifest,
+    Metadata,
+    Producer,
+    ProducerConfig,
+    Written,
+)
+from penstock.buffer.descriptors import BatchDescriptor, NewEntry
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.pending_batch import Entries
+from penstock.storage import ObjectStore
+
+MANIFEST = "ingest/manifest"
+NO_GC = ConsumerConfig(gc=False)
+EACH_ALONE = ProducerConfig(flush_size_bytes=1)  # every call of `produce` is a batch of its own
+PATIENCE = 60.0  # seconds until whoever does not come counts as stuck
+
+
+class Cursors(NamedTuple):
+    """The three places of a consumer."""
+
+    acked: int | None
+    fetched: int | None
+    handed_out: int | None
+
+
+def fill(
+    store: ObjectStore,
+    *batches: Entries,
+    config: ProducerConfig = EACH_ALONE,
+    metadata: bytes = b"",
+    clock: Callable[[], float] = time.time,
+) -> list[Written]:
+    """Produce batches, and return when all of them are enqueued."""
+    with Producer(store, config, clock=clock) as producer:
+        handles = [producer.produce(batch, metadata) for batch in batches]
+        return [handle.result(PATIENCE) for handle in handles]
+
+
+def queue_up(store: ObjectStore, count: int) -> None:
+    """Enqueue that many entries in one write, with no data behind them: for whoever only walks the manifest."""
+    queue = OpenDataQueue(store, MANIFEST, store.url, "producer")
+    queue.enqueue([NewEntry(f"ingest/no-data-{number}", (Metadata(0, 0),), 0.0) for number in range(count)], list)
+
+
+def consume(
+    store: ObjectStore, last_acked_sequence: int | None = None, *, clock: Callable[[], float] = time.time
+) -> Consumer:
+    """A consumer without a collector, which so needs no closing."""
+    return Consumer(store, NO_GC, last_acked_sequence, clock=clock)
+
+
+def kept(store: ObjectStore) -> list[int]:
+    """The sequences in the manifest."""
+    return sequences(Manifest.read(store).entries)
+
+
+def epoch(store: ObjectStore) -> int:
+    return Manifest.read(store).epoch
+
+
+def sequences(entries: Iterable[BatchDescriptor | ConsumedBatch]) -> list[int]:
+    return [entry.sequence for entry in entries]
+
+
+def cursors(consumer: Consumer) -> Cursors:
+    return Cursors(consumer.last_acked_sequence, consumer.last_fetched_sequence, consumer.last_handed_out_sequence)
+
+
+def read(consumer: Consumer) -> ConsumedBatch:
+    """The next batch, which is there."""
+    batch = consumer.next_batch()
+    assert batch is not None
+    return batch
+
+
+def metric(name: str, buffer: str, **labels: str) -> float | None:
+    """The value of a buffer's metric, as Prometheus gets it; None where there is none."""
+    # Of this one metric alone: the registry has those of every store that any test ever made.
+    whole, wanted = f"penstock_buffer_{name}", {"buffer": buffer, **labels}
+    families = REGISTRY.restricted_registry([whole]).collect()
+    found = [sample.value for family in families for sample in family.samples if sample.labels == wanted]
+    return found[0] if found else None

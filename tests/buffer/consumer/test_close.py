@@ -1,0 +1,286 @@
+"""`close`: stops the collector, then flushes; it hides nothing, and nothing goes on after it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from penstock.buffer import Consumer, ConsumerConfig
+from penstock.errors import Closed, PenstockError, StorageError
+from penstock.storage import ObjectStore
+from tests.buffer.consumer.queues import MANIFEST, NO_GC, consume, fill, kept, queue_up, read
+from tests.buffer.consumer.watched_store import WatchedStore
+
+DOWN = StorageError("the store is down")
+
+
+class OfTheCaller(Exception):
+    """What goes wrong in the caller's own work."""
+
+
+def with_acks(store: ObjectStore) -> Consumer:
+    """A consumer with one ack that is not written yet."""
+    queue_up(store, 3)
+    consumer = consume(store)
+    consumer.next_descriptors(2)
+    consumer.ack(0)
+    return consumer
+
+
+def errors_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_close_flushes(store: ObjectStore) -> None:
+    with_acks(store).close()
+    assert kept(store) == [1, 2]
+
+
+def test_the_end_of_a_with_block_flushes(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    with consume(store) as consumer:
+        consumer.next_descriptors(2)
+        consumer.ack(0)
+    assert kept(store) == [1, 2]
+
+
+def test_a_with_block_that_fails_flushes_too(store: ObjectStore) -> None:
+    with pytest.raises(OfTheCaller), with_acks(store):
+        raise OfTheCaller
+    assert kept(store) == [1, 2]
+
+
+def test_close_with_nothing_to_write_writes_nothing(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    watched.calls.clear()
+    consumer.close()
+    assert watched.calls == [("get", MANIFEST)]
+
+
+def test_the_collector_has_stopped_when_close_flushes(memory: ObjectStore) -> None:
+    queue_up(memory, 3)
+    watched = WatchedStore(memory)
+    others = set(threading.enumerate())
+    consumer = Consumer(watched)
+    (collector,) = set(threading.enumerate()) - others
+    consumer.next_descriptors(1)
+    consumer.ack(0)
+    alive: list[bool] = []
+    watched.before("put_if_match", lambda: alive.append(collector.is_alive()), path=MANIFEST)
+    consumer.close()
+    assert alive == [False]
+
+
+def test_a_second_close_does_nothing(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    consumer.close()
+    watched.calls.clear()
+    consumer.close()
+    assert watched.calls == []
+
+
+def test_a_second_close_does_nothing_after_one_that_failed(memory: ObjectStore) -> None:
+    watched = WatchedStore(memory)
+    consumer = with_acks(watched)
+    watched.fail("get", DOWN)
+    with pytest.raises(StorageError):
+        consumer.close()
+    watched.calls.clear()
+    consumer.close()
+    assert watched.calls == []
+
+
+# A fence is logged
+
+
+def test_a_fence_is_logged_by_close_and_not_raised(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+    consumer = with_acks(store)
+    consume(store)
+    consumer.close()
+    (said,) = errors_logged(caplog)
+    assert "a newer consumer has taken over" in said
+    assert store.url in said
+
+
+def test_a_fence_is_logged_by_close_also_when_there_is_nothing_to_write(
+    memory: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = consume(memory)
+    consume(memory)
+    consumer.close()
+    assert len(errors_logged(caplog)) == 1
+
+
+def test_a_fenced_consumer_that_is_closed_dequeues_nothing(store: ObjectStore) -> None:
+    consumer = with_acks(store)
+    consume(store)
+    consumer.close()
+    assert kept(store) == [0, 1, 2]
+
+
+def test_a_fence_does_not_hide_an_exception_in_flight(memory: ObjectStore) -> None:
+    consumer = with_acks(memory)
+    consume(memory)
+    with pytest.raises(OfTheCaller), consumer:
+        raise OfTheCaller
+
+
+# An error of the store is raised, and hides nothing
+
+
+@pytest.mark.parametrize("operation", ["get", "put_if_match"])
+def test_an_error_of_the_store_is_raised_by_close(store: ObjectStore, operation: str) -> None:
+    watched = WatchedStore(store)
+    consumer = with_acks(watched)
+    watched.fail(operation, DOWN, path=MANIFEST)
+    with pytest.raises(StorageError, match="the store is down"):
+        consumer.close()
+
+
+def test_an_error_of_the_store_is_raised_at_the_end_of_a_with_block(memory: ObjectStore) -> None:
+    watched = WatchedStore(memory)
+    consumer = with_acks(watched)
+    watched.fail("get", DOWN)
+    with pytest.raises(StorageError, match="the store is down"), consumer:
+        pass
+
+
+def test_an_error_of_the_store_stops_the_collector_all_the_same(memory: ObjectStore) -> None:
+    watched = WatchedStore(memory)
+    others = set(threading.enumerate())
+    consumer = Consumer(watched)
+    watched.fail("get", DOWN)
+    with pytest.raises(StorageError):
+        consumer.close()
+    assert not set(threading.enumerate()) - others
+
+
+@pytest.mark.parametrize("in_flight", [OfTheCaller(), KeyboardInterrupt()], ids=["exception", "interrupt"])
+def test_an_error_of_the_store_does_not_hide_what_is_in_flight_out_of_a_with_block(
+    memory: ObjectStore, in_flight: BaseException
+) -> None:
+    watched = WatchedStore(memory)
+    consumer = with_acks(watched)
+    watched.fail("get", DOWN)
+    with pytest.raises(type(in_flight)) as raised, consumer:
+        raise in_flight
+    assert raised.value is in_flight
+
+
+def test_an_error_of_the_store_does_not_hide_what_is_in_flight_through_a_finally(memory: ObjectStore) -> None:
+    watched = WatchedStore(memory)
+    consumer = with_acks(watched)
+    watched.fail("get", DOWN)
+
+    def work() -> None:
+        try:
+            raise OfTheCaller
+        finally:
+            consumer.close()
+
+    with pytest.raises(OfTheCaller):
+        work()
+
+
+def test_an_error_of_the_store_that_is_not_raised_is_logged(
+    memory: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = WatchedStore(memory)
+    consumer = with_acks(watched)
+    watched.fail("get", DOWN)
+    with pytest.raises(OfTheCaller), consumer:
+        raise OfTheCaller
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [DOWN]
+
+
+def test_an_error_of_the_store_is_raised_at_the_end_of_a_with_block_within_an_except_block(memory: ObjectStore) -> None:
+    # What is handled already is not in flight: nothing would be hidden, and the acks that were lost must be told.
+    watched = WatchedStore(memory)
+    consumer = with_acks(watched)
+    watched.fail("get", DOWN)
+
+    def recover() -> None:
+        try:
+            raise OfTheCaller
+        except OfTheCaller:
+            with consumer:
+                pass
+
+    with pytest.raises(StorageError, match="the store is down"):
+        recover()
+
+
+# Nothing goes on after it
+
+USES: dict[str, Callable[[Consumer], object]] = {
+    "next_batch": lambda consumer: consumer.next_batch(),
+    "next_descriptors": lambda consumer: consumer.next_descriptors(1),
+    "next_descriptors of none": lambda consumer: consumer.next_descriptors(0),
+    "ack": lambda consumer: consumer.ack(0),
+    "ack_through": lambda consumer: consumer.ack_through(0),
+    "flush": lambda consumer: consumer.flush(),
+    "iteration": lambda consumer: next(iter(consumer)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_closed_consumer_cannot_be_used(memory: ObjectStore, use: str) -> None:
+    fill(memory, [b"a"], [b"b"])
+    consumer = consume(memory)
+    read(consumer)
+    consumer.close()
+    with pytest.raises(Closed, match=memory.url):
+        USES[use](consumer)
+
+
+def test_a_closed_consumer_fetches_no_descriptor(memory: ObjectStore) -> None:
+    fill(memory, [b"a"])
+    consumer = consume(memory)
+    (descriptor,) = consumer.next_descriptors(1)
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.fetch_descriptor(descriptor)
+
+
+def test_a_batch_of_a_closed_consumer_cannot_be_acked(memory: ObjectStore) -> None:
+    fill(memory, [b"a"])
+    consumer = consume(memory)
+    batch = read(consumer)
+    consumer.close()
+    with pytest.raises(Closed):
+        batch.ack()
+
+
+def test_a_closed_consumer_asks_nothing_of_the_store(memory: ObjectStore) -> None:
+    fill(memory, [b"a"])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+    read(consumer)
+    consumer.close()
+    watched.calls.clear()
+    for use in USES.values():
+        with pytest.raises(PenstockError):
+            use(consumer)
+    assert watched.calls == []
+
+
+def test_a_closed_consumer_still_tells_its_cursors(memory: ObjectStore) -> None:
+    fill(memory, [b"a"])
+    with Consumer(memory, NO_GC) as consumer:
+        read(consumer).ack()
+    assert (consumer.last_acked_sequence, len(consumer), bool(consumer)) == (0, 0, True)
+
+
+def test_a_consumer_that_is_closed_leaves_its_place_to_the_next(store: ObjectStore) -> None:
+    fill(store, [b"a"], [b"b"])
+    with Consumer(store, ConsumerConfig(gc_interval=60.0)) as consumer:
+        consumer.next_descriptors(2)
+        consumer.ack(0)
+    assert read(consume(store)).sequence == 1

@@ -1,0 +1,185 @@
+"""A newer consumer fences the one before it: every read and every write of that one raises `Fenced`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.buffer import Consumer
+from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.errors import Fenced
+from penstock.storage import ObjectStore
+from tests.buffer.consumer.queues import (
+    MANIFEST,
+    Cursors,
+    consume,
+    cursors,
+    epoch,
+    fill,
+    kept,
+    metric,
+    queue_up,
+    read,
+)
+from tests.buffer.consumer.watched_store import WatchedStore
+
+USES: dict[str, Callable[[Consumer], object]] = {
+    "next_batch": lambda consumer: consumer.next_batch(),
+    "next_descriptors": lambda consumer: consumer.next_descriptors(1),
+    "ack_through": lambda consumer: consumer.ack_through(0),
+    "flush": lambda consumer: consumer.flush(),
+    "iteration": lambda consumer: next(iter(consumer)),
+    "follow": lambda consumer: next(consumer.follow()),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_fence_reaches_the_consumer_before(store: ObjectStore, use: str) -> None:
+    fill(store, [b"a"], [b"b"])
+    consumer = consume(store)
+    read(consumer)
+    consume(store)
+    with pytest.raises(Fenced, match=rf"newer consumer has taken over {store.url}/{MANIFEST}: .*\b2\b.*\b1\b"):
+        USES[use](consumer)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_fence_moves_no_cursor(memory: ObjectStore, use: str) -> None:
+    fill(memory, [b"a"], [b"b"])
+    consumer = consume(memory)
+    read(consumer)
+    consume(memory)
+    with pytest.raises(Fenced):
+        USES[use](consumer)
+    assert cursors(consumer) == Cursors(None, 0, 0)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_fenced_consumer_writes_nothing(memory: ObjectStore, use: str) -> None:
+    fill(memory, [b"a"], [b"b"])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+    read(consumer)
+    consume(memory)
+    watched.calls.clear()
+    with pytest.raises(Fenced):
+        USES[use](consumer)
+    assert watched.calls == [("get", MANIFEST)]
+
+
+def test_a_fence_reaches_an_ack_when_it_is_written(store: ObjectStore) -> None:
+    queue_up(store, 101)
+    consumer = consume(store)
+    consumer.next_descriptors(101)
+    consume(store)
+    for sequence in range(99):
+        consumer.ack(sequence)  # in memory, where nobody can know
+    with pytest.raises(Fenced):
+        consumer.ack(99)
+    assert kept(store) == list(range(101))
+
+
+def test_a_fence_reaches_a_consumer_at_each_ack_after_the_hundredth(memory: ObjectStore) -> None:
+    queue_up(memory, 102)
+    consumer = consume(memory)
+    consumer.next_descriptors(102)
+    consume(memory)
+    for sequence in range(99):
+        consumer.ack(sequence)
+    for sequence in (99, 100, 101):
+        with pytest.raises(Fenced):
+            consumer.ack(sequence)
+    assert consumer.last_acked_sequence == 101
+
+
+def test_a_fence_reaches_a_write_that_is_under_way(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    consumer.next_descriptors(2)
+    watched.before("put_if_match", lambda: consume(store), path=MANIFEST)
+    with pytest.raises(Fenced):
+        consumer.ack_through(1)
+    assert watched.is_done
+    assert kept(store) == [0, 1, 2]
+    assert cursors(consumer) == Cursors(None, None, 1)
+
+
+def test_a_fenced_consumer_does_not_disturb_the_newer_one(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    old = consume(store)
+    old.next_descriptors(3)
+    new = consume(store)
+    new.next_descriptors(3)
+    with pytest.raises(Fenced):
+        old.ack_through(2)
+    new.ack_through(0)
+    assert kept(store) == [1, 2]
+
+
+def test_a_fence_reaches_every_consumer_before(memory: ObjectStore) -> None:
+    queue_up(memory, 1)
+    consumers = [consume(memory) for _ in range(4)]
+    for old in consumers[:-1]:
+        with pytest.raises(Fenced):
+            old.flush()
+    consumers[-1].flush()
+
+
+def test_a_fence_counts_no_ack(memory: ObjectStore) -> None:
+    queue_up(memory, 3)
+    consumer = consume(memory)
+    consumer.next_descriptors(3)
+    consume(memory)
+    with pytest.raises(Fenced):
+        consumer.ack_through(1)
+    assert metric("acks_total", memory.url) == 0
+
+
+def test_a_manifest_that_was_deleted_is_a_fence(store: ObjectStore) -> None:
+    queue_up(store, 2)
+    consumer = consume(store)
+    consumer.next_descriptors(2)
+    store.delete([MANIFEST])
+    for use in (consumer.flush, consumer.next_batch, lambda: consumer.ack_through(1)):
+        with pytest.raises(Fenced):
+            use()
+
+
+def test_a_fenced_consumer_does_not_make_a_manifest_that_was_deleted(memory: ObjectStore) -> None:
+    queue_up(memory, 2)
+    consumer = consume(memory)
+    consumer.next_descriptors(2)
+    consumer.ack(0)
+    memory.delete([MANIFEST])
+    with pytest.raises(Fenced):
+        consumer.flush()
+    consumer.close()
+    assert list(memory.list_objects()) == []
+
+
+def test_a_manifest_of_an_earlier_epoch_is_a_fence_too(memory: ObjectStore) -> None:
+    queue_up(memory, 2)
+    consume(memory)
+    backup = memory.get(MANIFEST).data
+    consumer = consume(memory)
+    memory.put(MANIFEST, backup)
+    with pytest.raises(Fenced):
+        consumer.next_descriptors(1)
+
+
+def test_a_producer_fences_nobody(store: ObjectStore) -> None:
+    fill(store, [b"a"])
+    consumer = consume(store)
+    fill(store, [b"b"])
+    consumer.flush()
+    assert epoch(store) == 1
+
+
+def test_a_fence_is_one_of_the_manifest_it_is_in(memory: ObjectStore) -> None:
+    # Two buffers in one store: each has its own epoch.
+    memory.put("other/manifest", OpenDataManifest.empty().with_epoch(7).data)
+    consumer = consume(memory)
+    consumer.flush()
+    assert epoch(memory) == 1

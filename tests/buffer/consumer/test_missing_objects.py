@@ -1,0 +1,194 @@
+"""A data object that is gone: the manifest is read again, and says whether that is a fence, an ack or a loss."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.errors import Fenced, NotFound, StorageError
+from penstock.storage import ObjectStore
+from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, fill, kept, read, sequences
+from tests.buffer.consumer.watched_store import WatchedStore
+
+# Still referenced
+
+
+def test_an_object_that_is_gone_is_told_by_sequence_and_location(store: ObjectStore) -> None:
+    _, second = fill(store, [b"a"], [b"b"])
+    consumer = consume(store)
+    read(consumer)
+    store.delete([second.location])
+    with pytest.raises(NotFound, match=f"sequence 1 .*{second.location}"):
+        consumer.next_batch()
+
+
+def test_an_object_that_is_gone_is_told_each_time_and_moves_no_cursor(store: ObjectStore) -> None:
+    _, second, _ = fill(store, [b"a"], [b"b"], [b"c"])
+    consumer = consume(store)
+    read(consumer)
+    store.delete([second.location])
+    for _ in range(3):
+        with pytest.raises(NotFound, match="sequence 1 "):
+            consumer.next_batch()
+        assert cursors(consumer) == Cursors(None, 0, 0)
+
+
+def test_an_object_that_is_back_is_read(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    data = store.get(written.location).data
+    store.delete([written.location])
+    consumer = consume(store)
+    with pytest.raises(NotFound):
+        consumer.next_batch()
+    store.put(written.location, data)
+    assert read(consumer).entries == [b"a"]
+
+
+def test_an_object_that_is_gone_can_be_stepped_over(store: ObjectStore) -> None:
+    _, second, _ = fill(store, [b"a"], [b"b"], [b"c"])
+    store.delete([second.location])
+    consumer = consume(store)
+    read(consumer).ack()
+    with pytest.raises(NotFound):
+        consumer.next_batch()
+    assert sequences(consumer.next_descriptors(1)) == [1]
+    consumer.ack_through(1)
+    assert kept(store) == [2]
+    assert read(consumer).entries == [b"c"]
+
+
+def test_an_object_that_is_gone_is_told_to_whoever_fetches_its_descriptor(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    consumer = consume(store)
+    (descriptor,) = consumer.next_descriptors(1)
+    store.delete([written.location])
+    for _ in range(2):
+        with pytest.raises(NotFound, match=f"sequence 0 .*{written.location}.* is gone$"):
+            consumer.fetch_descriptor(descriptor)
+    assert cursors(consumer) == Cursors(None, None, 0)
+
+
+def test_the_manifest_is_read_again_when_an_object_is_gone(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    store.delete([written.location])
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    watched.calls.clear()
+    with pytest.raises(NotFound):
+        consumer.next_batch()
+    assert watched.calls == [("get", MANIFEST), ("get", written.location), ("get", MANIFEST)]
+
+
+def test_an_object_that_is_gone_is_not_told_while_the_manifest_cannot_be_read(memory: ObjectStore) -> None:
+    (written,) = fill(memory, [b"a"])
+    memory.delete([written.location])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+    # What it would say is not known: gone for good, or acked.
+    watched.before("get", lambda: watched.fail("get", StorageError("the store is down")), path=written.location)
+    with pytest.raises(StorageError, match="the store is down"):
+        consumer.next_batch()
+    with pytest.raises(NotFound, match="sequence 0 "):
+        consumer.next_batch()
+
+
+# Gone because of a newer consumer
+
+
+def test_an_object_that_a_newer_consumer_had_collected_is_a_fence(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+
+    def take_over() -> None:
+        read(consume(store)).ack()
+        store.delete([written.location])
+
+    watched.before("get", take_over, path=written.location)
+    with pytest.raises(Fenced):
+        consumer.next_batch()
+    assert cursors(consumer) == Cursors(None, None, None)
+
+
+def test_a_descriptor_that_a_newer_consumer_had_collected_is_a_fence(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    consumer = consume(store)
+    (descriptor,) = consumer.next_descriptors(1)
+    read(consume(store)).ack()
+    store.delete([written.location])
+    with pytest.raises(Fenced):
+        consumer.fetch_descriptor(descriptor)
+
+
+def test_an_object_that_is_gone_is_a_fence_before_it_is_a_loss(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    consumer = consume(store)
+    (descriptor,) = consumer.next_descriptors(1)
+    consume(store)  # which still refers to it
+    store.delete([written.location])
+    with pytest.raises(Fenced):
+        consumer.fetch_descriptor(descriptor)
+
+
+# No longer referenced
+
+
+def test_an_object_that_is_not_referenced_any_more_is_passed_over(store: ObjectStore) -> None:
+    first, _ = fill(store, [b"a"], [b"b"])
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+
+    def dequeue_and_collect() -> None:
+        store.put(MANIFEST, OpenDataManifest(store.get(MANIFEST).data).remove_through(0).data)
+        store.delete([first.location])
+
+    watched.before("get", dequeue_and_collect, path=first.location)
+    assert read(consumer).entries == [b"b"]
+    assert cursors(consumer) == Cursors(None, 1, 1)
+
+
+def test_there_is_no_batch_when_the_last_object_is_not_referenced_any_more(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+
+    def dequeue_and_collect() -> None:
+        store.put(MANIFEST, OpenDataManifest(store.get(MANIFEST).data).remove_through(0).data)
+        store.delete([written.location])
+
+    watched.before("get", dequeue_and_collect, path=written.location)
+    assert consumer.next_batch() is None
+    assert cursors(consumer) == Cursors(None, None, None)
+
+
+def test_a_sequence_that_refers_to_another_object_by_now_is_read_there(memory: ObjectStore) -> None:
+    (written,) = fill(memory, [b"a"])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+
+    def move() -> None:
+        memory.put("ingest/elsewhere", memory.get(written.location).data)
+        moved = OpenDataManifest.empty().append([("ingest/elsewhere", ())]).with_epoch(1)
+        memory.put(MANIFEST, moved.data)
+        memory.delete([written.location])
+
+    watched.before("get", move, path=written.location)
+    assert read(consumer).location == "ingest/elsewhere"
+
+
+def test_a_descriptor_that_was_acked_and_collected_says_so(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"])
+    consumer = consume(store)
+    (descriptor,) = consumer.next_descriptors(1)
+    consumer.ack_through(0)
+    store.delete([written.location])
+    with pytest.raises(NotFound, match=f"sequence 0 .*{written.location}.*acked"):
+        consumer.fetch_descriptor(descriptor)
+
+
+def test_a_descriptor_that_was_acked_is_fetched_while_its_object_is_there(store: ObjectStore) -> None:
+    fill(store, [b"a"])
+    consumer = consume(store)
+    (descriptor,) = consumer.next_descriptors(1)
+    consumer.ack_through(0)
+    assert consumer.fetch_descriptor(descriptor).entries == [b"a"]

@@ -1,0 +1,163 @@
+"""`next_descriptors`: what is next, without its data, by one read of the manifest."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.buffer import BatchDescriptor, Metadata
+from penstock.errors import InvalidInput, StorageError
+from penstock.storage import ObjectStore
+from tests.buffer.consumer.queues import (
+    MANIFEST,
+    Cursors,
+    consume,
+    cursors,
+    fill,
+    kept,
+    queue_up,
+    read,
+    sequences,
+)
+from tests.buffer.consumer.watched_store import WatchedStore
+
+
+def test_a_descriptor_says_where_its_data_is_and_what_was_attached(store: ObjectStore) -> None:
+    (written,) = fill(store, [b"a"], metadata=b"attached", clock=lambda: 1_700_000_000.0)
+    attached = Metadata(0, 1_700_000_000_000, b"attached")
+    assert consume(store).next_descriptors(1) == [BatchDescriptor(0, written.location, (attached,))]
+
+
+def test_descriptors_cost_one_read_of_the_manifest_and_no_read_of_data(store: ObjectStore) -> None:
+    fill(store, [b"a"], [b"b"], [b"c"])
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    watched.calls.clear()
+    consumer.next_descriptors(3)
+    assert watched.calls == [("get", MANIFEST)]
+
+
+def test_descriptors_are_handed_out_though_their_data_is_gone(store: ObjectStore) -> None:
+    queue_up(store, 2)
+    assert sequences(consume(store).next_descriptors(2)) == [0, 1]
+
+
+def test_descriptors_are_contiguous_from_call_to_call(store: ObjectStore) -> None:
+    queue_up(store, 10)
+    consumer = consume(store)
+    assert [sequences(consumer.next_descriptors(most)) for most in (3, 1, 4)] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+
+
+def test_there_are_no_more_descriptors_than_entries(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    consumer = consume(store)
+    assert sequences(consumer.next_descriptors(1 << 70)) == [0, 1, 2]
+
+
+def test_there_are_no_descriptors_after_the_last_one(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    consumer = consume(store)
+    consumer.next_descriptors(3)
+    assert consumer.next_descriptors(3) == []
+
+
+def test_there_are_no_descriptors_where_nothing_was_ever_produced(store: ObjectStore) -> None:
+    assert consume(store).next_descriptors(3) == []
+
+
+def test_finding_no_descriptors_moves_no_cursor(memory: ObjectStore) -> None:
+    queue_up(memory, 3)
+    consumer = consume(memory)
+    consumer.next_descriptors(2)
+    consumer.next_descriptors(1)
+    consumer.next_descriptors(1)
+    assert cursors(consumer) == Cursors(None, None, 2)
+
+
+def test_descriptors_of_entries_that_come_later_follow_on(store: ObjectStore) -> None:
+    queue_up(store, 2)
+    consumer = consume(store)
+    consumer.next_descriptors(5)
+    queue_up(store, 2)
+    assert sequences(consumer.next_descriptors(5)) == [2, 3]
+
+
+def test_descriptors_move_the_handed_out_cursor_alone(store: ObjectStore) -> None:
+    queue_up(store, 5)
+    consumer = consume(store)
+    consumer.next_descriptors(3)
+    assert cursors(consumer) == Cursors(None, None, 2)
+
+
+def test_handing_out_descriptors_dequeues_nothing(store: ObjectStore) -> None:
+    queue_up(store, 2)
+    consume(store).next_descriptors(2)
+    assert kept(store) == [0, 1]
+
+
+def test_no_descriptors_are_asked_for_without_reading_anything(store: ObjectStore) -> None:
+    queue_up(store, 2)
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    watched.calls.clear()
+    assert consumer.next_descriptors(0) == []
+    assert watched.calls == []
+
+
+def test_asking_for_no_descriptors_moves_no_cursor(memory: ObjectStore) -> None:
+    queue_up(memory, 2)
+    consumer = consume(memory)
+    consumer.next_descriptors(0)
+    assert cursors(consumer) == Cursors(None, None, None)
+
+
+@pytest.mark.parametrize("most", [-1, True, False, 1.0, "1", None])
+def test_a_number_of_descriptors_that_is_none_is_refused(memory: ObjectStore, most: object) -> None:
+    with pytest.raises(InvalidInput, match=f"max must be an integer, 0 or more, not {most!r}"):
+        consume(memory).next_descriptors(most)  # type: ignore[arg-type]
+
+
+def test_a_dropped_descriptor_does_not_come_again_to_the_same_consumer(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    consumer = consume(store)
+    consumer.next_descriptors(2)  # and nobody keeps them
+    assert sequences(consumer.next_descriptors(3)) == [2]
+
+
+def test_a_dropped_descriptor_comes_again_to_a_new_consumer(store: ObjectStore) -> None:
+    queue_up(store, 3)
+    consume(store).next_descriptors(2)
+    assert sequences(consume(store).next_descriptors(3)) == [0, 1, 2]
+
+
+def test_a_new_consumer_is_handed_what_follows_the_ack_frontier(store: ObjectStore) -> None:
+    queue_up(store, 4)
+    consumer = consume(store)
+    consumer.next_descriptors(4)
+    consumer.ack_through(1)
+    assert sequences(consume(store).next_descriptors(4)) == [2, 3]
+
+
+def test_a_batch_follows_on_the_descriptors_before_it(store: ObjectStore) -> None:
+    fill(store, [b"a"], [b"b"], [b"c"])
+    consumer = consume(store)
+    consumer.next_descriptors(2)
+    assert read(consumer).entries == [b"c"]
+
+
+def test_descriptors_follow_on_the_batch_before_them(store: ObjectStore) -> None:
+    fill(store, [b"a"], [b"b"], [b"c"])
+    consumer = consume(store)
+    read(consumer)
+    assert sequences(consumer.next_descriptors(3)) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [StorageError("the store is down"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_after_a_read_that_failed_the_same_descriptors_come_again(store: ObjectStore, error: BaseException) -> None:
+    queue_up(store, 3)
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    consumer.next_descriptors(1)
+    watched.fail("get", error, path=MANIFEST)
+    with pytest.raises(type(error)):
+        consumer.next_descriptors(2)
+    assert sequences(consumer.next_descriptors(2)) == [1, 2]

@@ -1,0 +1,86 @@
+"""Threads that share a consumer get each entry once, and lose no ack."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.storage import ObjectStore
+from tests.buffer.consumer.queues import PATIENCE, consume, fill, kept, queue_up, sequences
+from tests.buffer.consumer.watched_store import WatchedStore
+
+THREADS = 6
+
+
+def together(work: Callable[[], list[int]]) -> list[int]:
+    """Run work in threads that start at once, and return what all of them found, sorted."""
+    ready = threading.Barrier(THREADS)
+
+    def run() -> list[int]:
+        ready.wait(PATIENCE)
+        return work()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        return sorted(one for found in [threads.submit(run) for _ in range(THREADS)] for one in found.result(PATIENCE))
+
+
+def test_threads_that_read_batches_get_each_of_them_once(store: ObjectStore) -> None:
+    fill(store, *([b"%d" % number] for number in range(24)))
+    consumer = consume(store)
+    assert together(lambda: sequences(consumer)) == list(range(24))
+
+
+def test_threads_that_read_descriptors_get_each_of_them_once(store: ObjectStore) -> None:
+    queue_up(store, 200)
+    consumer = consume(store)
+
+    def read_all() -> list[int]:
+        found: list[int] = []
+        while some := consumer.next_descriptors(7):
+            found += sequences(some)
+        return found
+
+    assert together(read_all) == list(range(200))
+
+
+def test_threads_that_take_turns_to_ack_lose_none(memory: ObjectStore) -> None:
+    queue_up(memory, 300)
+    consumer = consume(memory)
+    consumer.next_descriptors(300)
+    turn = threading.Lock()
+
+    def ack() -> list[int]:
+        acked: list[int] = []
+        while True:
+            with turn:
+                due = -1 if consumer.last_acked_sequence is None else consumer.last_acked_sequence
+                if due == 299:
+                    return acked
+                consumer.ack(due + 1)
+            acked.append(due + 1)
+
+    assert together(ack) == list(range(300))
+    assert kept(memory) == []
+
+
+def test_an_ack_does_not_wait_for_a_fetch_that_is_under_way(memory: ObjectStore) -> None:
+    first, second = fill(memory, [b"a"], [b"b"])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+    batch = consumer.next_batch()
+    assert batch is not None
+    under_way, acked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        under_way.set()
+        assert acked.wait(PATIENCE)
+
+    watched.before("get", hold, path=second.location)
+    with ThreadPoolExecutor(1) as threads:
+        fetching = threads.submit(consumer.next_batch)
+        assert under_way.wait(PATIENCE)
+        batch.ack()
+        acked.set()
+        assert fetching.result(PATIENCE) is not None
+    assert consumer.last_acked_sequence == first.sequence

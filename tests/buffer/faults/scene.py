@@ -1,0 +1,99 @@
+"""A queue whose store fails as it is told to, and somebody else on the same manifest, for whom nothing fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import Counter
+
+from penstock import metrics
+from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.storage import MemoryStore
+from penstock.testing import Fault, FaultyStore
+from tests.buffer.faults.recording import NOTHING, State, read_state
+
+PATH = "ingest/manifest"
+
+
+def entries(*locations: str) -> list[NewEntry]:
+    """New entries without a word about them."""
+    return [NewEntry(location, (), 0.0) for location in locations]
+
+
+def all_in_time(given: Sequence[NewEntry]) -> Sequence[NewEntry]:
+    """Nobody is ever late."""
+    return given
+
+
+def nobody() -> None:
+    """A third party that does nothing."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a call went: its answer, how often it tried to write and lost, what it counted as in doubt, what is there."""
+
+    answer: object
+    tried: int
+    lost: int
+    there: State
+    doubts: int = 0
+
+
+class Scene:
+    """`mine` meets what is injected into `store`, and only that; `other` works on the store below."""
+
+    def __init__(self, name: str, seed: int = 0, *, max_late: int = 1) -> None:
+        self._label = f"{name}-{seed}"
+        self._below = MemoryStore(self._label)
+        self.third_party: Callable[[], object] = nobody
+        self.store = FaultyStore(
+            self._below,
+            seed,
+            rates={},
+            third_party=lambda store, path: self.third_party(),
+            sleep=lambda _: None,
+            max_late=max_late,
+        )
+        self.mine = self._queue(self.store, self._label)
+        self.other = self._queue(self._below, f"{self._label}-other")
+
+    def _queue(self, store: FaultyStore | MemoryStore, label: str) -> OpenDataQueue:
+        return OpenDataQueue(store, PATH, label, "producer", sleep=lambda _: None, jitter=lambda: 0.0)
+
+    def others_enqueue(self, *locations: str) -> None:
+        """Somebody else appends."""
+        self.other.enqueue(entries(*locations), all_in_time)
+
+    def others_consume(self) -> None:
+        """Another consumer takes over, and dequeues everything."""
+        view = self.other.claim(None, allow_gap=False)
+        self.other.dequeue(view.epoch, view.next_sequence - 1)
+
+    def state(self) -> State:
+        """What is really there."""
+        found = [meta for meta in self._below.list_objects() if meta.path == PATH]
+        return read_state(self._below.get(PATH).data) if found else NOTHING
+
+    def see(self, call: Callable[[], object], *faults: Fault) -> Seen:
+        """Make a call that meets these faults, each of which has to come, and say how it went."""
+        for fault in faults:
+            self.store.inject(fault, path=PATH)
+        tried, lost, doubts = self._counts()
+        answer = call()
+        assert not self.store.planned
+        tried_after, lost_after, doubts_after = self._counts()
+        return Seen(answer, tried_after - tried, lost_after - lost, self.state(), doubts_after - doubts)
+
+    def _counts(self) -> tuple[int, int, int]:
+        return (
+            _value(metrics.buffer_manifest_writes, self._label, "producer"),
+            _value(metrics.buffer_manifest_conflicts, self._label, "producer"),
+            _value(metrics.buffer_enqueue_in_doubt, self._label),
+        )
+
+
+def _value(counter: Counter, *labels: str) -> int:
+    return int(next(iter(counter.labels(*labels).collect())).samples[0].value)

@@ -1,0 +1,138 @@
+"""A producer that dies at any step: what was enqueued is there once, and nobody who comes after it is in its way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.buffer import Consumer, Manifest, Producer
+from penstock.buffer.locations import OWNER, is_data_name
+from penstock.storage import LocalStore
+from tests.buffer.processes.stopping import (
+    HANDLE_NOT_TOLD,
+    HANDLE_TOLD,
+    MANIFEST_NOT_WRITTEN,
+    MANIFEST_READ,
+    MANIFEST_WRITTEN,
+    OBJECT_WRITTEN,
+    OWNER_CLAIMED,
+    Stop,
+    produce_and_stop,
+)
+from tests.processes import Start
+
+# In the order in which they come, with what is there then: the owner, a data object, a manifest that names it.
+STEPS = {
+    OWNER_CLAIMED: (True, False, False),
+    OBJECT_WRITTEN: (True, True, False),
+    MANIFEST_READ: (True, True, False),
+    MANIFEST_NOT_WRITTEN: (True, True, False),
+    MANIFEST_WRITTEN: (True, True, True),
+    HANDLE_NOT_TOLD: (True, True, True),
+    HANDLE_TOLD: (True, True, True),
+}
+
+
+def is_enqueued_at(stop: Stop) -> bool:
+    return STEPS[stop][2]
+
+
+def kill_at(stop: Stop, root: Path, start: Start, entries: list[bytes], together: int = 1) -> None:
+    victim = start(produce_and_stop, str(root), entries, together, stop)
+    assert victim.hear() == stop
+    victim.kill()
+
+
+def produce_one(root: Path, entry: bytes) -> int:
+    with Producer(root) as producer:
+        return producer.produce(entry).result().sequence
+
+
+def drain(root: Path) -> list[tuple[int, list[bytes]]]:
+    with Consumer(root) as consumer:
+        found = []
+        for batch in consumer:
+            found.append((batch.sequence, batch.entries))
+            batch.ack()
+        return found
+
+
+@pytest.mark.parametrize("stop", STEPS, ids=str)
+def test_a_killed_producer_leaves_what_the_design_note_says(stop: Stop, tmp_path: Path, start: Start) -> None:
+    kill_at(stop, tmp_path, start, [b"victim"])
+
+    names = [meta.path.removeprefix("ingest/") for meta in LocalStore(tmp_path).list_objects()]
+    objects = [name for name in names if is_data_name(name)]
+    assert (OWNER in names, bool(objects), bool(Manifest.read(tmp_path).entries)) == STEPS[stop]
+
+
+# In a buffer that has its owner already nobody claims it any more.
+CASES: list[tuple[Stop, list[bytes]]] = [
+    *[(stop, []) for stop in STEPS],
+    *[(stop, [b"before"]) for stop in STEPS if stop != OWNER_CLAIMED],
+]
+
+
+@pytest.mark.parametrize(("stop", "before"), CASES, ids=str)
+def test_after_a_killed_producer_the_next_ones_entry_arrives_and_the_victims_once_or_not_at_all(
+    stop: Stop, before: list[bytes], tmp_path: Path, start: Start
+) -> None:
+    for entry in before:
+        produce_one(tmp_path, entry)
+    kill_at(stop, tmp_path, start, [b"victim"])
+    sequence = produce_one(tmp_path, b"next")
+
+    expected = [*before, *([b"victim"] if is_enqueued_at(stop) else []), b"next"]
+    assert sequence == len(expected) - 1
+    assert drain(tmp_path) == [(place, [entry]) for place, entry in enumerate(expected)]
+
+
+def test_a_producer_killed_at_any_step_of_the_disk_while_it_writes_the_manifest_enqueues_or_does_not(
+    tmp_path: Path, start: Start
+) -> None:
+    steps: list[str] = []
+    recording = LocalStore(tmp_path / "unharmed", step=steps.append)
+    version = recording.put("ingest/manifest", b"old")
+    steps.clear()
+    recording.put_if_match("ingest/manifest", b"new", version)
+
+    outcomes = []
+    for step in steps:
+        root = tmp_path / step
+        produce_one(root, b"before")
+        kill_at(Stop("at", "put_if", "/manifest", step=step), root, start, [b"victim"])
+        outcomes.append(len(Manifest.read(root).entries) == 2)
+        produce_one(root, b"next")
+        expected = [b"before", b"victim", b"next"] if outcomes[-1] else [b"before", b"next"]
+        assert drain(root) == [(place, [entry]) for place, entry in enumerate(expected)], step
+    # It turns once, where the new manifest is moved into its place.
+    assert outcomes == [number >= steps.index("moved") for number in range(len(steps))]
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_producer_killed_with_one_object_unfinished_and_all_others_written_enqueues_none_behind_it(
+    number: int, tmp_path: Path, start: Start
+) -> None:
+    entries = [b"%d" % number for number in range(40)]
+    unfinished, last = replace(OBJECT_WRITTEN, occurrence=number), replace(OBJECT_WRITTEN, occurrence=len(entries))
+    victim = start(produce_and_stop, str(tmp_path), entries, len(entries), unfinished, last)
+    assert {victim.hear(), victim.hear()} == {unfinished, last}
+    victim.kill()
+
+    came = drain(tmp_path)
+    assert came == [(place, [entry]) for place, entry in enumerate(entries[: len(came)])]
+    assert len(came) < number + 3  # it was one of four that were written side by side
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_producer_killed_between_two_enqueues_leaves_the_first_ones_and_no_gap(
+    number: int, tmp_path: Path, start: Start
+) -> None:
+    entries = [b"%d" % number for number in range(40)]
+    kill_at(replace(MANIFEST_READ, occurrence=number), tmp_path, start, entries, together=5)
+
+    came = drain(tmp_path)
+    assert came == [(place, [entry]) for place, entry in enumerate(entries[: len(came)])]
+    assert len(came) >= number - 1

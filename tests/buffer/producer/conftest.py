@@ -1,0 +1,63 @@
+"""Producers and gates that leave nothing behind, however a test ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol, TypeAlias
+
+import pytest
+
+from penstock import ObjectStore, Producer, ProducerConfig
+from penstock.buffer.producer import seconds_since_boot
+from tests.buffer.producer.waiting import NEVER, Gate
+
+
+class OpenProducer(Protocol):
+    """Makes a producer that is closed when the test is over. Its batches do not end by time, unless told to."""
+
+    def __call__(
+        self,
+        where: str | ObjectStore,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = seconds_since_boot,
+        **settings: Any,
+    ) -> Producer: ...
+
+
+NewGate: TypeAlias = Callable[[], Gate]
+
+
+@pytest.fixture
+def open_producer() -> Iterator[OpenProducer]:
+    with ExitStack() as opened:
+
+        def open_one(
+            where: str | ObjectStore,
+            *,
+            clock: Callable[[], float] = time.time,
+            uptime: Callable[[], float] = seconds_since_boot,
+            **settings: Any,
+        ) -> Producer:
+            config = ProducerConfig(**{"flush_interval": NEVER, **settings})
+            producer = Producer(where, config, clock=clock, uptime=uptime)
+            opened.callback(producer.close)
+            return producer
+
+        yield open_one
+
+
+@pytest.fixture
+def new_gate(open_producer: OpenProducer) -> Iterator[NewGate]:
+    """Gates that are open when the test is over, and so before its producers are closed."""
+    made: list[Gate] = []
+
+    def new() -> Gate:
+        made.append(Gate())
+        return made[-1]
+
+    yield new
+    for gate in made:
+        gate.open()

@@ -1,0 +1,107 @@
+"""Processes that fork with a producer in their hands, and use it on the wrong side."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+
+from penstock import Producer, ProducerConfig, WriteHandle, Written
+from tests.buffer.producer.looking import entries
+from tests.buffer.producer.waiting import NEVER, Gate
+from tests.processes import Parent
+
+_PATIENCE = 20.0  # below that of the test, which so hears of a child that hangs
+
+
+async def _await(handle: WriteHandle) -> Written:
+    return await handle
+
+
+def _leave_with(producer: Producer) -> None:
+    with producer:
+        pass
+
+
+USES: dict[str, Callable[[Producer, WriteHandle], object]] = {
+    "produce": lambda producer, _: producer.produce(b"x"),
+    "produce a list": lambda producer, _: producer.produce([b"x"]),
+    "produce with a timeout": lambda producer, _: producer.produce(b"x", timeout=1),
+    "produce_json": lambda producer, _: producer.produce_json({}),
+    "flush": lambda producer, _: producer.flush(),
+    "close": lambda producer, _: producer.close(),
+    "with": lambda producer, _: _leave_with(producer),
+    "result": lambda _, handle: handle.result(),
+    "result with a timeout": lambda _, handle: handle.result(1),
+    "await": lambda _, handle: asyncio.run(_await(handle)),
+}
+
+
+def in_forked_child(work: Callable[[], object]) -> str:
+    """Fork, do the work in the child, and return what it raised there."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = "nothing was raised"
+        try:
+            work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(theirs, said.encode())
+            os._exit(0)
+    os.close(theirs)
+    answered, _, _ = select.select([ours], [], [], _PATIENCE)
+    said = os.read(ours, 65536).decode() if answered else "it hangs"
+    os.close(ours)
+    if not answered:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return said
+
+
+def use_after_a_fork(parent: Parent, place: str, use: str, taken: str) -> tuple[str, list[bytes]]:
+    """Use a producer in a forked child; return what that raised there, and what is in the buffer at the end.
+
+    At the time of the fork a batch is open, or done, or the producer's lock is held.
+    """
+    gate = Gate()
+    is_held_up = False
+
+    def clock() -> float:
+        if is_held_up:
+            gate()
+        return 1.0
+
+    producer = Producer(place, ProducerConfig(flush_interval=NEVER), clock=clock)
+    handle = producer.produce(b"before")
+    if taken == "done":
+        producer.flush()
+    is_held_up = taken == "while locked"
+    producing = threading.Thread(target=lambda: producer.produce(b"meanwhile"))
+    if is_held_up:
+        producing.start()
+        gate.wait_for_somebody()
+    raised = in_forked_child(lambda: USES[use](producer, handle))
+    gate.open()
+    if is_held_up:
+        producing.join()
+    producer.produce(b"after")
+    producer.close()
+    return raised, entries(producer._store)
+
+
+def produce_anew_after_a_fork(parent: Parent, place: str) -> tuple[str, list[bytes]]:
+    """Make a producer in a forked child, as the error advises."""
+
+    def work() -> None:
+        with Producer(place) as anew:
+            anew.produce(b"child")
+
+    with Producer(place, ProducerConfig(flush_interval=NEVER)) as producer:
+        producer.produce(b"parent")
+        raised = in_forked_child(work)
+    return raised, entries(producer._store)

@@ -1,0 +1,217 @@
+"""A handle can be awaited, and a producer used by `async with`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock import ObjectStore, Producer, ProducerConfig, Written
+from penstock.errors import Closed, StorageError
+from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.buffer.producer.looking import entries
+from tests.processes import PATIENCE
+
+AT_ONCE = ProducerConfig(flush_size_bytes=1)
+
+
+def refuse() -> None:
+    raise StorageError("the disk is on fire")
+
+
+def test_awaiting_a_handle_gives_its_place(store: ObjectStore) -> None:
+    async def work() -> list[Written]:
+        async with Producer(store, AT_ONCE) as producer:
+            return [await producer.produce(given) for given in (b"a", b"b")]
+
+    written = asyncio.run(asyncio.wait_for(work(), PATIENCE))
+    assert [one.sequence for one in written] == [0, 1]
+
+
+def test_several_can_await_one_handle(memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+
+    async def wait() -> Written:
+        return await handle
+
+    async def work() -> list[Written]:
+        waiting = [asyncio.create_task(wait()) for _ in range(5)]
+        await asyncio.sleep(0)  # every task has begun to wait
+        gate.open()
+        return await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE)
+
+    assert asyncio.run(work()) == [handle.result(PATIENCE)] * 5
+
+
+def test_awaiting_does_not_hold_up_the_loop(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
+) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+
+    async def open_the_gate() -> None:
+        gate.open()
+
+    async def work() -> Written:
+        opening = asyncio.create_task(open_the_gate())  # it runs only if the loop does, while the handle is awaited
+        written = await handle
+        await opening
+        return written
+
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE)).sequence == 0
+
+
+def test_a_handle_can_be_awaited_when_it_is_done_already(memory: ObjectStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(memory)
+    handle = producer.produce(b"x")
+    producer.flush()
+
+    async def work() -> list[Written]:
+        return [await handle, await handle]
+
+    assert asyncio.run(asyncio.wait_for(work(), PATIENCE)) == [handle.result()] * 2
+
+
+@pytest.mark.parametrize("when", ["before it failed", "after it failed"])
+def test_awaiting_raises_what_went_wrong(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, when: str
+) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    store.before("write data", refuse)
+    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+
+    async def work() -> None:
+        if when == "after it failed":
+            gate.open()
+            with pytest.raises(StorageError):
+                await asyncio.to_thread(handle.result, PATIENCE)
+        else:
+            asyncio.get_running_loop().call_soon(gate.open)
+        with pytest.raises(StorageError, match="the disk is on fire"):
+            await handle
+
+    asyncio.run(asyncio.wait_for(work(), PATIENCE))
+
+
+def test_who_stops_awaiting_disturbs_neither_the_batch_nor_the_others(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
+) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+
+    async def wait() -> Written:
+        return await handle
+
+    async def work() -> Written:
+        staying, leaving = asyncio.create_task(wait()), asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        gate.open()
+        return await asyncio.wait_for(staying, PATIENCE)
+
+    assert asyncio.run(work()) == handle.result(PATIENCE)
+
+
+def test_awaiting_with_a_timeout_leaves_the_handle_on_its_way(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
+) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+
+    async def work() -> Written:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+        gate.open()
+        return await asyncio.wait_for(handle, PATIENCE)
+
+    assert asyncio.run(work()).sequence == 0
+
+
+def test_a_loop_that_is_gone_when_the_batch_is_done_disturbs_nobody(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
+) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    producer = open_producer(store, flush_size_bytes=1)
+    handle = producer.produce(b"x")
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(handle, 0.01)
+
+    asyncio.run(give_up())
+    gate.open()
+    handle.result(PATIENCE)
+    assert producer.produce(b"y").result(PATIENCE).sequence == 1
+
+
+def test_handles_can_be_awaited_in_many_loops(memory: ObjectStore, open_producer: OpenProducer) -> None:
+    handle = open_producer(memory, flush_size_bytes=1).produce(b"x")
+
+    async def work() -> Written:
+        return await asyncio.wait_for(handle, PATIENCE)
+
+    assert asyncio.run(work()) == asyncio.run(work())
+
+
+def test_async_with_flushes_and_closes(store: ObjectStore) -> None:
+    async def work() -> Producer:
+        async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
+            producer.produce(b"x")
+        return producer
+
+    producer = asyncio.run(asyncio.wait_for(work(), PATIENCE))
+    assert entries(store) == [b"x"]
+    with pytest.raises(Closed):
+        producer.produce(b"y")
+
+
+def test_async_with_does_not_hold_up_the_loop_while_it_closes(memory: ObjectStore, new_gate: NewGate) -> None:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+
+    async def open_the_gate() -> None:
+        gate.open()
+
+    async def work() -> None:
+        async with Producer(store, AT_ONCE) as producer:
+            producer.produce(b"x")
+            opening = asyncio.create_task(open_the_gate())
+        await opening
+
+    asyncio.run(asyncio.wait_for(work(), PATIENCE))
+    assert entries(memory) == [b"x"]
+
+
+def test_what_async_with_meets_is_not_hidden_by_a_close_that_fails(memory: ObjectStore) -> None:
+    store = HookedStore(memory)
+    store.before("write data", refuse)
+
+    async def work() -> None:
+        async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
+            producer.produce(b"x")
+            raise LookupError("what really happened")
+
+    with pytest.raises(LookupError, match="what really happened"):
+        asyncio.run(asyncio.wait_for(work(), PATIENCE))
+
+
+def test_async_with_raises_what_its_close_met(memory: ObjectStore) -> None:
+    store = HookedStore(memory)
+    store.before("write data", refuse)
+
+    async def work() -> None:
+        async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
+            producer.produce(b"x")
+
+    with pytest.raises(StorageError, match="the disk is on fire"):
+        asyncio.run(asyncio.wait_for(work(), PATIENCE))

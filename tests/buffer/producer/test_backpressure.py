@@ -1,0 +1,334 @@
+"""A full buffer blocks `produce`: by calls, by bytes and by entries; first come, first served; and nothing is lost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock import ObjectStore, Record, Written
+from penstock.buffer.room import Room
+from penstock.buffer.write_handle import Outcome
+from penstock.errors import BackpressureTimeout, StorageError
+from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.buffer.producer.looking import entries
+from tests.buffer.producer.waiting import A_WHILE, Background, Bell, Gate
+from tests.processes import PATIENCE
+
+
+@pytest.fixture
+def hanging(memory: ObjectStore, gate: Gate) -> HookedStore:
+    """A store that does not write data objects until the gate is open."""
+    store = HookedStore(memory)
+    store.before("write data", gate)
+    return store
+
+
+@pytest.fixture
+def gate(new_gate: NewGate) -> Gate:
+    return new_gate()
+
+
+@pytest.fixture
+def in_line(monkeypatch: pytest.MonkeyPatch) -> Bell:
+    """Rings when a call gets in line; with the producer's lock held, so that whoever comes later stands behind it."""
+    bell, wait = Bell(), Room.wait
+
+    def ring_and_wait(room: Room, *args: object) -> None:
+        bell()
+        wait(room, *args)  # type: ignore[arg-type]  # whatever it was called with
+
+    monkeypatch.setattr(Room, "wait", ring_and_wait)
+    return bell
+
+
+@pytest.mark.parametrize("given", [b"x", "x", [b"x"]], ids=["bytes", "text", "a list"])
+@pytest.mark.parametrize("most", [1, 2, 7])
+def test_so_many_calls_are_taken_and_the_next_one_is_not(
+    hanging: HookedStore, open_producer: OpenProducer, most: int, given: bytes | str | list[bytes]
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=most)
+    for _ in range(most):
+        producer.produce(given, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(given, timeout=0)
+
+
+def test_calls_on_their_way_count_as_those_of_the_open_batch_do(
+    hanging: HookedStore, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=6, flush_size_bytes=2)
+    for _ in range(6):
+        producer.produce(b"x", timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x", timeout=0)
+
+
+@pytest.mark.parametrize("size", [1, 5000], ids=["small entries", "large entries"])
+def test_so_many_bytes_are_taken_and_the_next_one_is_not(
+    hanging: HookedStore, open_producer: OpenProducer, size: int
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10 * size)
+    for _ in range(10):
+        producer.produce(b"x" * size, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x", timeout=0)
+
+
+def test_metadata_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"x", b"y" * 99, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x", timeout=0)
+
+
+def test_entries_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    many = [b""] * (1 << 19)
+    producer.produce(many, timeout=0)
+    producer.produce(many, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(many, timeout=0)
+
+
+def test_headers_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=1 << 20)
+    record = Record(b"", headers=[("", b"")] * (1 << 17))  # at least 8 bytes each in columns: a room full of them
+
+    def fill() -> None:
+        for _ in range(10):
+            producer.produce(record, timeout=0)
+
+    with pytest.raises(BackpressureTimeout):
+        fill()
+
+
+def test_a_call_that_was_not_taken_never_shows_up(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=2)
+    for given in (b"0", b"1"):
+        producer.produce(given)
+    for given in (b"no", [b"not", b"these"], "nor this"):  # type: ignore[assignment]  # every shape
+        with pytest.raises(BackpressureTimeout):
+            producer.produce(given, b"metadata", timeout=0.001)
+    gate.open()
+    producer.produce(b"2", timeout=PATIENCE)
+    producer.flush()
+    assert entries(memory) == [b"0", b"1", b"2"]
+
+
+def test_a_call_that_was_not_taken_can_be_made_again(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10)
+    producer.produce(b"0" * 10)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"1" * 10, timeout=0)
+    gate.open()
+    producer.produce(b"1" * 10, timeout=PATIENCE)
+    producer.flush()
+    assert entries(memory) == [b"0" * 10, b"1" * 10]
+
+
+@pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300, math.inf])
+def test_a_blocked_call_goes_on_when_there_is_room(
+    memory: ObjectStore,
+    hanging: HookedStore,
+    gate: Gate,
+    open_producer: OpenProducer,
+    in_line: Bell,
+    timeout: float | None,
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=1)
+    producer.produce(b"0")
+    blocked = Background(lambda: producer.produce(b"1", timeout=timeout))
+    in_line.wait()
+    gate.open()
+    blocked.result()
+    producer.flush()
+    assert entries(memory) == [b"0", b"1"]
+
+
+def test_when_a_handle_is_done_its_room_is_free(
+    memory: ObjectStore, open_producer: OpenProducer, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = Outcome.succeed
+
+    def tell_and_wait(outcome: Outcome, written: Written) -> None:
+        tell(outcome, written)
+        gate()
+
+    monkeypatch.setattr(Outcome, "succeed", tell_and_wait)
+    producer = open_producer(memory, max_buffered_inputs=1, flush_size_bytes=1)
+    producer.produce(b"0").result(PATIENCE)
+    calling = Background(lambda: producer.produce(b"1", timeout=0))
+    calling.has_ended_within(A_WHILE)
+    gate.open()
+    calling.result()
+
+
+def test_a_batch_that_fails_gives_its_room_back(memory: ObjectStore, open_producer: OpenProducer, gate: Gate) -> None:
+    def refuse() -> None:
+        raise StorageError("no")
+
+    store = HookedStore(memory)
+    store.before("write data", gate, times=1)
+    store.before("write data", refuse, times=1)
+    producer = open_producer(store, max_buffered_inputs=1)
+    failing = producer.produce(b"lost")
+    blocked = Background(lambda: producer.produce(b"kept"))
+    gate.wait_for_somebody()
+    gate.open()
+    blocked.result()
+    with pytest.raises(StorageError):
+        failing.result(PATIENCE)
+    producer.flush()
+    assert entries(memory) == [b"kept"]
+
+
+def test_a_blocked_call_does_not_wait_for_the_interval_of_what_is_there(
+    store: ObjectStore, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(store, max_buffered_inputs=2)  # and a batch of it would end in an hour
+    for number in range(10):
+        producer.produce(b"%d" % number, timeout=PATIENCE)
+    producer.flush()
+    assert entries(store) == [b"%d" % number for number in range(10)]
+
+
+def test_a_call_larger_than_the_room_passes_when_nothing_else_waits(
+    store: ObjectStore, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(store, max_buffered_bytes=10)
+    large = b"x" * 1000
+    producer.produce(large, timeout=0)
+    producer.flush()
+    assert entries(store) == [large]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["taken", "on its way"])
+def test_a_call_larger_than_the_room_does_not_pass_beside_another(
+    hanging: HookedStore, open_producer: OpenProducer, sealed: bool
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10, flush_size_bytes=1 if sealed else 100)
+    producer.produce(b"x", timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x" * 11, timeout=0)
+
+
+def test_beside_a_call_larger_than_the_room_nothing_passes(hanging: HookedStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10)
+    producer.produce(b"x" * 1000, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"", timeout=0)
+
+
+def test_a_large_call_is_not_starved_by_small_ones_behind_it(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"first")
+    large = Background(lambda: producer.produce(b"x" * 1000))
+    in_line.wait()
+    for _ in range(3):
+        with pytest.raises(BackpressureTimeout):
+            producer.produce(b"small", timeout=0)  # there is room for it, but not its turn
+    gate.open()
+    large.result()
+    producer.produce(b"last", timeout=PATIENCE)
+    producer.flush()
+    assert entries(memory) == [b"first", b"x" * 1000, b"last"]
+
+
+def test_small_calls_go_on_when_the_large_one_before_them_gave_up(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"first")
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x" * 1000, timeout=0)
+    producer.produce(b"small", timeout=0)
+    gate.open()
+    producer.flush()
+    assert entries(memory) == [b"first", b"small"]
+
+
+def test_one_that_waits_behind_goes_on_when_the_large_one_before_it_gives_up(
+    memory: ObjectStore, hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"first")
+    large = Background(lambda: producer.produce(b"x" * 1000, timeout=0.2))
+    in_line.wait()
+    small = Background(lambda: producer.produce(b"small"))
+    in_line.wait()
+    with pytest.raises(BackpressureTimeout):
+        large.result()
+    small.result()  # while the store still hangs: nobody but the large one stood before it
+
+
+def test_calls_that_wait_are_served_in_the_order_they_came(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=1)
+    producer.produce(b"0")
+    blocked = []
+    for number in range(1, 8):
+        blocked.append(Background(lambda given=b"%d" % number: producer.produce(given)))  # type: ignore[misc]
+        in_line.wait()
+    gate.open()
+    for call in blocked:
+        call.result()
+    producer.flush()
+    assert entries(memory) == [b"%d" % number for number in range(8)]
+
+
+def test_when_the_store_is_back_everything_flows_in_order_and_once(
+    store: ObjectStore, open_producer: OpenProducer, gate: Gate
+) -> None:
+    hooked = HookedStore(store)
+    hooked.before("write data", gate)
+    producer = open_producer(hooked, max_buffered_inputs=5, max_buffered_bytes=50)
+
+    refusals = Bell()
+
+    def feed() -> list[bytes]:
+        taken = []
+        for number in range(60):
+            given = b"%d" % number * (1 + number % 9)
+            try:
+                producer.produce(given, timeout=0.001 if number < 20 else PATIENCE)
+            except BackpressureTimeout:
+                refusals()
+                continue
+            taken.append(given)
+        return taken
+
+    feeding = Background(feed)
+    refusals.wait(times=10)
+    gate.open()
+    taken = feeding.result()
+    producer.flush()
+    assert entries(store) == taken
+
+
+def test_a_timeout_holds_for_those_who_are_not_first_in_line_too(
+    hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=1)
+    producer.produce(b"0")
+    first = Background(lambda: producer.produce(b"first in line", timeout=PATIENCE))
+    in_line.wait()
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"second in line", timeout=0.01)
+    assert not first.has_ended_within(0)
+
+
+def test_it_says_how_much_is_on_its_way(hanging: HookedStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=3)
+    for _ in range(3):
+        producer.produce(b"four")
+    with pytest.raises(BackpressureTimeout, match="3 calls with 12 bytes are on their way; nothing was taken"):
+        producer.produce(b"x", timeout=0)

@@ -1,0 +1,186 @@
+"""`enqueue_deadline`: what is not enqueued in time is given up, for the collector counts on that."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from penstock import ObjectStore, Producer
+from penstock.buffer.producer import seconds_since_boot
+from penstock.errors import OutcomeUnknown, StorageError
+from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.buffer.producer.looking import data_objects, entries, queue
+from tests.buffer.producer.waiting import A_WHILE, Bell
+from tests.processes import PATIENCE
+
+
+class Uptime:
+    """A clock that stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_what_is_enqueued_in_time_is_enqueued(store: ObjectStore, open_producer: OpenProducer) -> None:
+    uptime, hooked = Uptime(), HookedStore(store)
+    hooked.before("write data", lambda: uptime.pass_by(33))
+    hooked.after("read manifest", lambda: uptime.pass_by(33))
+    hooked.before("write manifest", lambda: uptime.pass_by(33))  # and when it is sent, nothing holds it up any more
+    producer = open_producer(hooked, uptime=uptime, enqueue_deadline=67, flush_size_bytes=1)
+    assert producer.produce(b"x").result(PATIENCE).sequence == 0
+
+
+def test_the_deadline_counts_from_before_the_data_object_is_written(
+    store: ObjectStore, open_producer: OpenProducer
+) -> None:
+    uptime, hooked = Uptime(), HookedStore(store)
+    hooked.before("write data", lambda: uptime.pass_by(101), times=1)
+    producer = open_producer(hooked, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(StorageError, match=r"enqueue_deadline = 100 s"):
+        producer.produce(b"late").result(PATIENCE)
+    assert (queue(store), hooked.count("write manifest")) == ((), 0)
+
+
+def test_the_deadline_counts_from_before_the_prefix_is_claimed(
+    memory: ObjectStore, open_producer: OpenProducer
+) -> None:
+    uptime, store = Uptime(), HookedStore(memory)
+    store.before("write owner", lambda: uptime.pass_by(101), times=1)
+    producer = open_producer(store, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(StorageError, match="enqueue_deadline"):
+        producer.produce(b"late").result(PATIENCE)
+    assert store.count("write manifest") == 0
+
+
+def test_the_time_that_a_batch_waits_for_its_first_writer_does_not_count(
+    memory: ObjectStore, open_producer: OpenProducer
+) -> None:
+    uptime = Uptime()
+    producer = open_producer(memory, uptime=uptime, enqueue_deadline=100)
+    handle = producer.produce(b"x")
+    uptime.pass_by(1000)
+    producer.flush()
+    assert handle.result().sequence == 0
+
+
+def test_a_deadline_that_passes_while_the_manifest_is_read_is_noticed(
+    store: ObjectStore, open_producer: OpenProducer
+) -> None:
+    uptime, hooked = Uptime(), HookedStore(store)
+    hooked.after("read manifest", lambda: uptime.pass_by(101), times=1)
+    producer = open_producer(hooked, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(StorageError, match="enqueue_deadline"):
+        producer.produce(b"late").result(PATIENCE)
+    assert (queue(store), hooked.count("write manifest")) == ((), 0)
+
+
+def test_the_deadline_is_asked_after_each_read_and_again_before_each_write(
+    memory: ObjectStore, open_producer: OpenProducer
+) -> None:
+    """The manifest grows between the two, and a write that begins too late is as bad as a read."""
+    store = HookedStore(memory)
+    ticking = iter([0.0, 40.0, 80.0])  # before the data object, after the read, before the write
+    producer = open_producer(store, uptime=lambda: next(ticking), enqueue_deadline=60, flush_size_bytes=1)
+    with pytest.raises(StorageError, match="enqueue_deadline"):
+        producer.produce(b"late").result(PATIENCE)
+    assert (queue(memory), store.count("write manifest")) == ((), 0)
+
+
+def test_the_deadline_is_asked_at_each_try(store: ObjectStore, open_producer: OpenProducer) -> None:
+    uptime, hooked = Uptime(), HookedStore(store)
+
+    def lose() -> None:
+        with Producer(store) as other:
+            other.produce(b"other")
+        uptime.pass_by(40)
+
+    hooked.before("write manifest", lose)
+    producer = open_producer(hooked, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(StorageError, match="enqueue_deadline"):
+        producer.produce(b"late").result(PATIENCE)
+    assert hooked.count("write manifest") == 3
+    assert entries(store) == [b"other"] * 3
+
+
+def test_what_was_tried_and_has_no_evidence_by_then_is_not_known_to_be_enqueued(
+    memory: ObjectStore, open_producer: OpenProducer
+) -> None:
+    uptime, store = Uptime(), HookedStore(memory)
+
+    def lose_the_request() -> None:
+        uptime.pass_by(101)
+        raise OutcomeUnknown("no answer")
+
+    store.before("write manifest", lose_the_request)
+    producer = open_producer(store, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(OutcomeUnknown, match="enqueue_deadline"):
+        producer.produce(b"x").result(PATIENCE)
+    assert store.count("write manifest") == 1
+
+
+def test_a_batch_that_is_given_up_leaves_its_object_to_the_collector(
+    memory: ObjectStore, open_producer: OpenProducer
+) -> None:
+    uptime, store = Uptime(), HookedStore(memory)
+    store.after("write data", lambda: uptime.pass_by(101), times=1)
+    producer = open_producer(store, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(StorageError):
+        producer.produce(b"late").result(PATIENCE)
+    assert len(data_objects(memory)) == 1
+
+
+def test_after_a_batch_that_was_too_late_the_next_goes_on(store: ObjectStore, open_producer: OpenProducer) -> None:
+    uptime, hooked = Uptime(), HookedStore(store)
+    hooked.before("write data", lambda: uptime.pass_by(101), times=1)
+    producer = open_producer(hooked, uptime=uptime, enqueue_deadline=100, flush_size_bytes=1)
+    with pytest.raises(StorageError):
+        producer.produce(b"late").result(PATIENCE)
+    assert producer.produce(b"in time").result(PATIENCE).sequence == 0
+    assert entries(store) == [b"in time"]
+
+
+@pytest.mark.parametrize("when", ["after the read", "before the write"])
+def test_of_a_run_only_what_is_too_late_fails(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, when: str
+) -> None:
+    uptime, store, gate, written = Uptime(), HookedStore(memory), new_gate(), Bell()
+    store.before("write data", gate, times=1)
+    store.after("write data", written)
+    store.after("read manifest", lambda: uptime.pass_by(60), times=1)
+    asked = threading.local()
+
+    def up() -> float:
+        """Let the time pass between the two questions of the enqueuer instead, if that is wanted."""
+        asked.times = getattr(asked, "times", 0) + 1
+        is_first_of_enqueuer = threading.current_thread().name.endswith("enqueuer") and asked.times == 1
+        return uptime() - (60 if is_first_of_enqueuer and when == "before the write" else 0)
+
+    producer = open_producer(store, uptime=up, enqueue_deadline=100, flush_size_bytes=1)
+    late = producer.produce(b"late")
+    gate.wait_for_somebody()
+    uptime.pass_by(50)
+    in_time = [producer.produce(b"1"), producer.produce(b"2")]
+    written.wait(times=2)
+    with pytest.raises(TimeoutError):
+        in_time[1].result(A_WHILE)
+    gate.open()
+    with pytest.raises(StorageError, match="enqueue_deadline"):
+        late.result(PATIENCE)
+    assert [handle.result(PATIENCE).sequence for handle in in_time] == [0, 1]
+    assert entries(memory) == [b"1", b"2"]
+    assert store.count("write manifest") == 1
+
+
+def test_the_clock_is_one_that_runs_during_suspend() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    asked = seconds_since_boot()
+    assert before <= asked <= time.clock_gettime(time.CLOCK_BOOTTIME)
