@@ -14,6 +14,7 @@ from penstock.errors import InvalidInput
 from penstock.storage.paths import check_path, check_prefix
 
 DATA_PATH_PREFIX = "ingest"
+_LONGEST = 1e9  # thirty years: more than that no thread can wait for, and no date go back by
 _LARGEST_BATCH = (1 << 31) - 1  # what one Arrow column of payloads can hold
 
 
@@ -83,8 +84,8 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
         object.__setattr__(self, "manifest_format", _as_manifest_format(self.manifest_format))
-        _check_seconds("gc_interval", self.gc_interval)
-        _check_seconds("gc_grace_period", self.gc_grace_period)
+        _check_seconds("gc_interval", self.gc_interval, most=_LONGEST)
+        _check_seconds("gc_grace_period", self.gc_grace_period, most=_LONGEST)
         _check_seconds("enqueue_deadline", self.enqueue_deadline)
         check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
         if not isinstance(self.gc, bool):
@@ -126,10 +127,11 @@ def _as_manifest_format(word: object) -> ManifestFormat:
     raise InvalidInput(f"manifest_format must be one of {', '.join(ManifestFormat)}, not {word!r}")
 
 
-def _check_seconds(field: str, value: object, *, zero: bool = False) -> None:
+def _check_seconds(field: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and not zero):  # type: ignore[operator]  # it is a number
+    if not number or not 0 <= value <= most or (value == 0 and not zero):  # type: ignore[operator]  # it is a number
         allowed = "0 or more" if zero else "above 0"
+        allowed += "" if most == math.inf else f" and at most {most:.0f}"
         raise InvalidInput(f"{field} must be a number of seconds, {allowed}, not {value!r}")
 
 

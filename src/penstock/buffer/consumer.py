@@ -128,8 +128,9 @@ class Consumer:
                         raise
                     continue  # acked in the meantime
                 with self._lock:
+                    noted = self._fetched_batch(batch)
                     self._hand_out(entries)
-                    return self._fetched_batch(batch)
+                    return noted
 
     def next_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002  the name is part of the contract
         """Hand out up to `max` entries, without their data, by one read of the manifest. None is handed out twice."""
@@ -204,22 +205,7 @@ class Consumer:
 
         An error of the store is raised, unless that would hide an exception in flight: then it is logged.
         """
-        with self._lock:
-            if self._closed.is_set():
-                return
-            self._closed.set()
-        if self._collector is not None:
-            self._collector.stop()
-        in_flight = sys.exc_info()[1]
-        try:
-            with self._lock:
-                self._flush()
-        except Fenced as error:
-            _log.warning("closing %r: %s; acks since its last write are lost, and come again", self, error)
-        except Exception:
-            if in_flight is None:
-                raise
-            _log.exception("closing %r failed too", self)
+        self._close(sys.exc_info()[1])
 
     def follow(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Yield batches as they come. Ends when none came for `timeout` seconds (None: never), or after `close`."""
@@ -249,7 +235,24 @@ class Consumer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()
+        self._close(error)
+
+    def _close(self, in_flight: BaseException | None) -> None:
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        if self._collector is not None:
+            self._collector.stop()
+        try:
+            with self._lock:
+                self._flush()
+        except Fenced as error:
+            _log.warning("closing %r: %s; acks since its last write are lost, and come again", self, error)
+        except Exception:
+            if in_flight is None:
+                raise
+            _log.exception("closing %r failed too", self)
 
     def _after_cursor(self, most: int) -> list[BatchDescriptor]:
         self._check_open()
@@ -264,10 +267,10 @@ class Consumer:
             self._handed_out = entries[-1].sequence
 
     def _fetched_batch(self, batch: ConsumedBatch) -> ConsumedBatch:
-        self._fetched = batch.sequence if self._fetched is None else max(self._fetched, batch.sequence)
         if batch.metadata:
             lag = self._clock() - batch.metadata[-1].ingestion_time_ms / 1000
             self._measures.consumer_lag.set(max(lag, 0.0))
+        self._fetched = batch.sequence if self._fetched is None else max(self._fetched, batch.sequence)
         return replace(batch, acknowledge=self.ack_through)
 
     def _is_referenced(self, descriptor: BatchDescriptor) -> bool:

@@ -76,14 +76,19 @@ class _Try:
         return {location: self.first + place for place, location in enumerate(self.locations)}
 
     def judge(self, found: OpenDataView) -> _Verdict:
-        """Say what became of it. All of its entries are there or none, so one of them is enough."""
+        """Say what became of it. It put all of its entries into their places, or none.
+
+        So it did not happen where one of its places is another's, or was never given. (All of them, and not any: a
+        shorter try of the same entries, after some were too late, begins with the same locations.)
+        """
         end = self.first + len(self.locations)
-        kept = found.entries(self.first, end)
-        if any(entry.location == self.locations[entry.sequence - self.first] for entry in kept):
-            return _Verdict.HAPPENED
-        if kept or self.first >= found.next_sequence:
+        if end > found.next_sequence:
             return _Verdict.MAY_YET if found.version == self.base else _Verdict.DID_NOT
-        return _Verdict.NO_EVIDENCE
+        kept = found.entries(self.first, end)
+        if not kept:
+            return _Verdict.NO_EVIDENCE
+        is_mine = all(entry.location == self.locations[entry.sequence - self.first] for entry in kept)
+        return _Verdict.HAPPENED if is_mine else _Verdict.DID_NOT
 
 
 class OpenDataQueue:

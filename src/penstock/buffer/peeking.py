@@ -7,6 +7,7 @@ import os
 from penstock.buffer.config import check_whole
 from penstock.buffer.fetching import FetchHandle
 from penstock.buffer.manifest import MANIFEST_PATH, Manifest
+from penstock.buffer.measures import label_of
 from penstock.errors import NotFound
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore, open_store
@@ -24,7 +25,7 @@ def peek(
     """
     check_whole("n", n, 0)
     store = open_store(where)
-    handle = FetchHandle(store)
+    handle = FetchHandle(store, label=label_of(store, manifest_path))
     records: list[Record] = []
     entries = Manifest.read(store, manifest_path).entries if n else ()
     for entry in entries:

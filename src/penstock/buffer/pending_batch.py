@@ -162,4 +162,5 @@ def _size(entry: Entry) -> int:
     if isinstance(entry, bytes):
         return len(entry)
     size = len(entry.value) + len(entry.key or b"") + (8 if entry.timestamp_ms is not None else 0)
-    return size + sum(len(key.encode()) + len(value) for key, value in entry.headers or ())
+    # A header has two places in columns, of four bytes each, with or without anything in it.
+    return size + sum(8 + len(key.encode()) + len(value) for key, value in entry.headers or ())

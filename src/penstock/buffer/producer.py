@@ -364,20 +364,21 @@ class Producer:
 
     @contextmanager
     def _finishing(self, batch: PendingBatch) -> Iterator[bool]:
-        """Within this a batch gets its outcome, if it has none yet; then it leaves the pipeline, and its room is free.
+        """Within this a batch gets its outcome, if it has none yet. Its room is free before, for whoever hears of it.
 
-        In that order: a `flush` that does not find a batch in the pipeline takes its handles for done.
+        It leaves the pipeline after: a `flush` that does not find a batch there takes its handles for done.
         """
         with self._lock:
             is_first = batch.stage is not Stage.FINISHED  # it has one if its deadline passed during its write
             batch.stage = Stage.FINISHED
+            if is_first:
+                self._room.give_back(batch)
         try:
             yield is_first
         finally:
             if is_first:
                 with self._lock:
                     self._pipeline.remove(batch)
-                    self._room.give_back(batch)
                     self._ready.notify()
 
     # Starting and stopping.

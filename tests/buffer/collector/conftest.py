@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
-from tests.buffer.collector.place import NOW, Place, RedatedStore
+from tests.buffer.collector.place import NOW, Place
+from tests.buffer.collector.thin_stores import RedatedStore
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def place(store: ObjectStore, tmp_path: Path) -> Place:
         case MemoryStore():
             return in_memory(store.url.removeprefix("memory://"))
         case LocalStore():
-            return on_disk(store, tmp_path / "store")
+            return on_disk(tmp_path / "store")
         case _:  # a bucket's dates are its own: what a collector hears of them is changed on the way
             redated = RedatedStore(store)
             return Place(redated, redated.date)
@@ -44,9 +45,11 @@ def in_memory(name: str) -> Place:
     return Place(store, date)
 
 
-def on_disk(store: ObjectStore, root: Path) -> Place:
+def on_disk(root: Path) -> Place:
+    """Without syncs, for nobody cuts the power here; `test_on_disk.py` has them."""
+
     def date(path: str, when: datetime) -> None:
         stamp = round(when.timestamp() * 1_000_000) * 1_000
         os.utime(root / path, ns=(stamp, stamp))
 
-    return Place(store, date)
+    return Place(LocalStore(root, sync=False), date)

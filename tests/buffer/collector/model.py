@@ -348,8 +348,20 @@ def runs(seeds: range, weather: Weather = Weather(), rules: Rules = Rules()) -> 
 
 
 @contextmanager
+def in_silence() -> Iterator[None]:
+    """What goes wrong on purpose, thousands of times, is not logged."""
+    log = logging.getLogger("penstock")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
+@contextmanager
 def _as_steps() -> Iterator[None]:
-    """Backing off is a step like any other, and takes no real time. What goes wrong on purpose is not logged."""
+    """Backing off is a step like any other, and takes no real time."""
 
     def pauses(_: OpenDataQueue) -> Iterator[None]:
         while True:
@@ -358,10 +370,5 @@ def _as_steps() -> Iterator[None]:
                 actor.step("back off")
             yield
 
-    log = logging.getLogger("penstock")
-    before, log.level = log.level, logging.CRITICAL + 1
-    try:
-        with patch.object(OpenDataQueue, "_pauses", pauses):
-            yield
-    finally:
-        log.level = before
+    with patch.object(OpenDataQueue, "_pauses", pauses), in_silence():
+        yield

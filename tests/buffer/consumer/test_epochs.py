@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import pytest
 
 from penstock.buffer import Consumer
 from penstock.buffer.opendata_manifest import OpenDataManifest
-from penstock.errors import Fenced, OutcomeUnknown, StorageError
+from penstock.errors import Conflict, Fenced, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.queues import MANIFEST, PATIENCE, consume, epoch, kept, queue_up, sequences
@@ -205,6 +206,21 @@ def test_a_claim_that_never_hears_a_reply_says_so_in_the_end(
     with pytest.raises(OutcomeUnknown, match="no reply"):
         consume(watched)
     assert not is_fenced(old)
+
+
+def test_a_claim_that_loses_again_and_again_goes_on(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pauses(monkeypatch)
+    queue_up(memory, 1)
+    watched = WatchedStore(memory)
+    # Losing to others is no silence: a reply that is lost after that is the first.
+    replies = iter([*[Conflict("somebody was first")] * 50, OutcomeUnknown("no reply")])
+
+    def refuse() -> NoReturn:
+        raise next(replies)
+
+    watched.before("put_if_match", refuse, path=MANIFEST, times=51)
+    assert not is_fenced(consume(watched))
+    assert watched.is_done
 
 
 def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(

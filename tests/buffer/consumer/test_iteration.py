@@ -9,6 +9,7 @@ import pytest
 
 from penstock.buffer import ConsumedBatch, Consumer
 from penstock.buffer import consumer as consumer_module
+from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import Closed, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.queues import MANIFEST, PATIENCE, Cursors, consume, cursors, fill, kept, sequences
@@ -204,6 +205,22 @@ def test_following_ends_when_another_thread_closes_while_it_reads(memory: Object
     closer.join(PATIENCE)
     assert not follower.is_alive()
     assert found == []
+
+
+def test_following_ends_when_it_is_closed_between_two_reads_of_the_manifest(memory: ObjectStore) -> None:
+    (written,) = fill(memory, [b"a"])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+
+    def dequeue_and_close() -> None:
+        # The entry is gone, and so the follower reads the manifest again: by then the consumer is closed.
+        memory.put(MANIFEST, OpenDataManifest(memory.get(MANIFEST).data).remove_through(0).data)
+        memory.delete([written.location])
+        consumer.close()
+
+    watched.before("get", dequeue_and_close, path=written.location)
+    assert list(consumer.follow()) == []
+    assert watched.is_done
 
 
 def test_following_ends_after_a_batch_whose_reader_closed(memory: ObjectStore) -> None:

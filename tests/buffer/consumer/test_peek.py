@@ -137,6 +137,14 @@ def test_peek_tells_of_an_object_that_is_gone_and_still_referenced(store: Object
         peek(store)
 
 
+def test_peek_asks_the_manifest_it_was_told_about_whether_an_object_is_still_referenced(memory: ObjectStore) -> None:
+    elsewhere = ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1)
+    (written,) = fill(memory, [b"other"], config=elsewhere)
+    memory.delete([written.location])
+    with pytest.raises(NotFound):
+        peek(memory, manifest_path="p/m")
+
+
 def test_peek_does_not_miss_an_object_that_it_does_not_need(memory: ObjectStore) -> None:
     _, second = fill(memory, [b"a"], [b"b"])
     memory.delete([second.location])

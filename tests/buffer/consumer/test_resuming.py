@@ -194,6 +194,22 @@ def test_a_gap_that_is_allowed_goes_on_with_the_first_kept_entry(store: ObjectSt
     assert sequences(consumer.next_descriptors(5)) == [4, 5]
 
 
+def test_the_first_batch_behind_a_gap_that_is_allowed_is_read(store: ObjectStore) -> None:
+    written = fill(store, *([b"%d" % number] for number in range(5)))
+    consume(store, 3)
+    consumer = Consumer(store, NO_GC, 0, allow_gap=True)
+    assert read(consumer).location == written[4].location
+
+
+def test_a_flush_behind_what_was_never_enqueued_writes_nothing_to_an_empty_queue(memory: ObjectStore) -> None:
+    queue_up(memory, 5)
+    watched = WatchedStore(memory)
+    consumer = Consumer(watched, NO_GC, 7, allow_gap=True)
+    watched.calls.clear()
+    consumer.flush()
+    assert watched.calls == [("get", MANIFEST)]
+
+
 def test_acks_go_on_behind_a_gap_that_is_allowed(store: ObjectStore) -> None:
     queue(store, 4, 7)
     consumer = Consumer(store, NO_GC, 2, allow_gap=True)

@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from penstock.buffer import ConsumedBatch, Consumer
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import PATIENCE, consume, fill, kept, queue_up, sequences
+from tests.buffer.consumer.queues import MANIFEST, PATIENCE, consume, fill, kept, queue_up, sequences
 from tests.buffer.consumer.watched_store import WatchedStore
 
 THREADS = 6
@@ -42,6 +45,38 @@ def test_threads_that_read_descriptors_get_each_of_them_once(store: ObjectStore)
         return found
 
     assert together(read_all) == list(range(200))
+
+
+def first_of(batch: ConsumedBatch | None) -> list[int]:
+    return [] if batch is None else [batch.sequence]
+
+
+READERS: dict[str, Callable[[Consumer], list[int]]] = {
+    "next_batch": lambda consumer: first_of(consumer.next_batch()),
+    "next_descriptors": lambda consumer: sequences(consumer.next_descriptors(1)),
+}
+
+
+@pytest.mark.parametrize("first", READERS)
+@pytest.mark.parametrize("second", READERS)
+def test_who_reads_while_another_is_about_to_be_handed_an_entry_gets_the_next_one(
+    memory: ObjectStore, first: str, second: str
+) -> None:
+    fill(memory, [b"a"], [b"b"])
+    watched = WatchedStore(memory)
+    consumer = consume(watched)
+    found: list[int] = []
+    other = threading.Thread(target=lambda: found.extend(READERS[second](consumer)))
+
+    def let_the_other_try() -> None:
+        # It has to wait until the entry is handed out. Only if it did not would it end while we wait for it here.
+        other.start()
+        other.join(0.1)
+
+    watched.after("get", let_the_other_try, path=MANIFEST)
+    assert READERS[first](consumer) == [0]
+    other.join(PATIENCE)
+    assert found == [1]
 
 
 def test_threads_that_take_turns_to_ack_lose_none(memory: ObjectStore) -> None:

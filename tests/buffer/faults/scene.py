@@ -10,7 +10,7 @@ from prometheus_client import Counter
 from penstock import metrics
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.opendata_queue import OpenDataQueue
-from penstock.storage import MemoryStore
+from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.faults.recording import NOTHING, State, read_state
 
@@ -43,12 +43,16 @@ class Seen:
 
 
 class Scene:
-    """`mine` meets what is injected into `store`, and only that; `other` works on the store below."""
+    """`mine` meets what is injected into `store`, and only that; `other` works on the store below.
+
+    `third_party` acts where that fault is injected, `during_pause` whenever `mine` waits before it tries again.
+    """
 
     def __init__(self, name: str, seed: int = 0, *, max_late: int = 1) -> None:
         self._label = f"{name}-{seed}"
         self._below = MemoryStore(self._label)
         self.third_party: Callable[[], object] = nobody
+        self.during_pause: Callable[[], object] = nobody
         self.store = FaultyStore(
             self._below,
             seed,
@@ -57,11 +61,11 @@ class Scene:
             sleep=lambda _: None,
             max_late=max_late,
         )
-        self.mine = self._queue(self.store, self._label)
-        self.other = self._queue(self._below, f"{self._label}-other")
+        self.mine = self._queue(self.store, self._label, lambda _: self.during_pause())
+        self.other = self._queue(self._below, f"{self._label}-other", lambda _: None)
 
-    def _queue(self, store: FaultyStore | MemoryStore, label: str) -> OpenDataQueue:
-        return OpenDataQueue(store, PATH, label, "producer", sleep=lambda _: None, jitter=lambda: 0.0)
+    def _queue(self, store: ObjectStore, label: str, sleep: Callable[[float], object]) -> OpenDataQueue:
+        return OpenDataQueue(store, PATH, label, "producer", sleep=sleep, jitter=lambda: 0.0)
 
     def others_enqueue(self, *locations: str) -> None:
         """Somebody else appends."""

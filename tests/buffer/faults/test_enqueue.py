@@ -154,6 +154,22 @@ def test_a_group_whose_last_place_was_never_given_did_not_happen_and_is_not_in_d
     assert seen == Seen({"a": 1, "b": 2}, 2, 0, State(1, 1, ("a", "b")), doubts=0)
 
 
+@pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
+def test_the_evidence_is_looked_at_before_the_pause_in_which_it_could_be_dequeued(scene: Scene, fault: Fault) -> None:
+    scene.others_enqueue("z")
+    scene.during_pause = scene.others_consume
+
+    seen = scene.see(enqueue(scene, "a"), fault)
+
+    assert (seen.answer, seen.there, seen.doubts) == ({"a": 1}, LATER, 0)
+
+
+def test_a_place_that_is_taken_during_the_pause_is_anothers(scene: Scene) -> None:
+    scene.during_pause = lambda: scene.others_enqueue("other")
+
+    assert scene.see(enqueue(scene, "a"), Fault.ERROR_BEFORE) == Seen({"a": 1}, 2, 0, State(0, 0, ("other", "a")))
+
+
 def dropping(*when: int) -> Callable[[Sequence[NewEntry]], Sequence[NewEntry]]:
     """An `in_time` that lets the last entry drop out when it is asked for these times, counted from 1."""
     asked = 0

@@ -271,6 +271,15 @@ def test_any_iterable_of_entries_is_taken() -> None:
     assert encode_batch(iter([b"hi", b"", b"\x00\xff\n"]), format="opendata") == THREE_RECORDS
 
 
+@pytest.mark.parametrize("shape", BatchFormat)
+def test_a_part_of_a_larger_batch_is_written_as_if_it_were_alone(shape: BatchFormat) -> None:
+    part = values_to_arrow([b"before", b"hi", b"", b"\x00\xff\n", b"and after"]).slice(1, 3)
+    encoded = encode(part, Compression.NONE, shape)
+    assert decode_batch(encoded.data).column("value").to_pylist() == [b"hi", b"", b"\x00\xff\n"]
+    if shape is BatchFormat.OPENDATA:
+        assert bytes(encoded.data) == THREE_RECORDS
+
+
 @pytest.mark.parametrize(("most", "code"), [(6, "01"), (5, "00")])
 def test_a_block_that_readers_would_refuse_unpacked_is_not_packed(most: int, code: str) -> None:
     encoded = encode(values_to_arrow([b"hi"]), Compression.ZSTD, BatchFormat.OPENDATA, most)

@@ -114,16 +114,25 @@ def produce_and_stop(parent: Parent, root: str, entries: list[bytes], together: 
 
 
 def consume_and_stop(parent: Parent, root: str, last_acked: int | None, through: bool, stop: Stop) -> None:
-    """Take the next batch and ack it, durably (`through`) or in memory, and stop on the way or at the end."""
+    """Take two batches, ack the first of them, durably (`through`) or in memory, and stop on the way or at the end."""
     stopping = Stopping(parent, stop)
     consumer = Consumer(stopping.store(root), last_acked_sequence=last_acked)
-    batch = consumer.next_batch()
+    batch, ahead = consumer.next_batch(), consumer.next_batch()
     assert batch is not None
+    assert ahead is not None
     if through:
         consumer.ack_through(batch.sequence)
     else:
         consumer.ack(batch.sequence)
     stopping.at(ACKED)
+
+
+def ack_one_by_one_and_stop(parent: Parent, root: str, count: int) -> None:
+    """Take so many batches, ack each in memory, and stop."""
+    consumer = Consumer(root)
+    for descriptor in consumer.next_descriptors(count):
+        consumer.ack(descriptor.sequence)
+    Stopping(parent, ACKED).at(ACKED)
 
 
 def produce_and_pause(parent: Parent, root: str, clock: str, stop: Stop) -> str:

@@ -13,6 +13,7 @@ from tests.buffer.processes.stopping import (
     MANIFEST_NOT_WRITTEN,
     MANIFEST_WRITTEN,
     Stop,
+    ack_one_by_one_and_stop,
     consume_and_stop,
 )
 from tests.processes import Start
@@ -55,13 +56,18 @@ DEATHS = [
 ]
 
 
+def produce(root: Path, count: int) -> None:
+    """Put so many batches of one entry into the buffer."""
+    with Producer(root, ProducerConfig(flush_size_bytes=1)) as producer:
+        for sequence in range(count):
+            producer.produce(b"%d" % sequence)
+
+
 @pytest.fixture(params=DEATHS, ids=str)
 def death(request: pytest.FixtureRequest, tmp_path: Path, start: Start) -> Death:
     """Three entries, and a consumer that died over them."""
     death: Death = request.param
-    with Producer(tmp_path, ProducerConfig(flush_size_bytes=1)) as producer:
-        for sequence in ALL:
-            producer.produce(b"%d" % sequence)
+    produce(tmp_path, len(ALL))
     victim = start(consume_and_stop, str(tmp_path), death.last_acked, death.through, death.stop)
     assert victim.hear() == death.stop
     victim.kill()
@@ -95,3 +101,15 @@ def test_the_next_consumer_gets_nothing_that_its_caller_knows_to_be_acked(death:
     remembered = knows if knows >= 0 else None
 
     assert drain(tmp_path, remembered) == [(sequence, [b"%d" % sequence]) for sequence in range(knows + 1, 3)]
+
+
+@pytest.mark.parametrize(("acks", "first_kept"), [(99, 0), (100, 100), (101, 100), (199, 100), (200, 200)])
+def test_acks_in_memory_are_written_with_every_hundredth(
+    acks: int, first_kept: int, tmp_path: Path, start: Start
+) -> None:
+    produce(tmp_path, 201)
+    victim = start(ack_one_by_one_and_stop, str(tmp_path), acks)
+    assert victim.hear() == ACKED
+    victim.kill()
+
+    assert Manifest.read(tmp_path).entries[0].sequence == first_kept

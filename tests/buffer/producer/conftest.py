@@ -10,8 +10,9 @@ from typing import Any, Protocol, TypeAlias
 import pytest
 
 from penstock import ObjectStore, Producer, ProducerConfig
+from penstock.buffer.at_exit import forget
 from penstock.buffer.producer import seconds_since_boot
-from tests.buffer.producer.waiting import NEVER, Gate
+from tests.buffer.producer.waiting import NEVER, Background, Gate
 
 
 class OpenProducer(Protocol):
@@ -43,10 +44,18 @@ def open_producer() -> Iterator[OpenProducer]:
         ) -> Producer:
             config = ProducerConfig(**{"flush_interval": NEVER, **settings})
             producer = Producer(where, config, clock=clock, uptime=uptime)
-            opened.callback(producer.close)
+            opened.callback(_close, producer)
             return producer
 
         yield open_one
+
+
+def _close(producer: Producer) -> None:
+    """Close a producer; one that hangs fails its test, and holds up neither the others nor the end of them all."""
+    try:
+        Background(producer.close).result()
+    finally:
+        forget(producer)
 
 
 @pytest.fixture

@@ -285,6 +285,24 @@ def test_calls_that_wait_are_served_in_the_order_they_came(
     assert entries(memory) == [b"%d" % number for number in range(8)]
 
 
+def test_of_those_in_line_no_more_are_served_than_there_is_room_for(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, in_line: Bell
+) -> None:
+    store, first, second = HookedStore(memory), new_gate(), new_gate()
+    store.before("write data", first, times=1)
+    store.before("write data", second, skip=1)
+    producer = open_producer(store, max_buffered_inputs=1)
+    producer.produce(b"0")
+    served = Background(lambda: producer.produce(b"1"))
+    in_line.wait()
+    still_in_line = Background(lambda: producer.produce(b"2"))
+    in_line.wait()
+    first.open()
+    served.result()
+    assert not still_in_line.has_ended_within(A_WHILE)
+    second.wait_for_somebody()  # and what was served is on its way, for somebody waits
+
+
 def test_when_the_store_is_back_everything_flows_in_order_and_once(
     store: ObjectStore, open_producer: OpenProducer, gate: Gate
 ) -> None:
