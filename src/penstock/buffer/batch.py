@@ -68,8 +68,8 @@ def encode_batch(
     '02 00 00 00 68 69 00 01 00 00 00 01 00'
     """
     compressed, shape = as_compression(compression), as_format(format)
-    if isinstance(entries, bytes | bytearray | memoryview | str | Record):
-        raise InvalidInput(f"entries must be a list of bytes or Records, not one {type(entries).__name__}")
+    if isinstance(entries, bytes | bytearray | memoryview | str | Record) or not isinstance(entries, Iterable):
+        raise InvalidInput(f"entries must be a list of bytes or Records, not {type(entries).__name__}")
     return bytes(encode(records_to_arrow(entries), compressed, shape).data)
 
 

@@ -183,7 +183,7 @@ def test_an_interrupt_while_the_lag_is_measured_leaves_the_entry_to_come_again(m
     consumer = Consumer(memory, NO_GC, clock=interrupted)
     with pytest.raises(KeyboardInterrupt):
         consumer.next_batch()
-    assert consumer.last_handed_out_sequence is None
+    assert cursors(consumer) == Cursors(None, None, None)
 
 
 def test_sequences_go_on_after_the_queue_was_emptied(store: ObjectStore) -> None:

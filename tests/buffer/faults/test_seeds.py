@@ -13,7 +13,7 @@ from penstock.testing import Fault
 from tests.buffer.faults.simulation import Outcome, run
 
 SMALL = range(3_000)
-LONG = [range(start, start + 10_000) for start in range(3_000, 63_000, 10_000)]
+LONG = [range(start, start + 4_000) for start in range(3_000, 59_000, 4_000)]
 
 # A consumer has an epoch, and so its manifest is there: its first write is never the first of all.
 OCCASIONS = {(operation, fault) for operation in ("enqueue", "claim", "dequeue") for fault in Fault} - {

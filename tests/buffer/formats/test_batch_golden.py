@@ -255,9 +255,7 @@ def test_version_1_takes_a_record_that_is_a_value_alone() -> None:
 
 @pytest.mark.parametrize("entry", [b"hi", bytearray(b"hi"), memoryview(b"hi"), "hi", Record(b"hi")])
 def test_a_lone_entry_is_not_taken_for_a_list(entry: list[Entry]) -> None:
-    with pytest.raises(
-        InvalidInput, match=f"entries must be a list of bytes or Records, not one {type(entry).__name__}"
-    ):
+    with pytest.raises(InvalidInput, match=f"entries must be a list of bytes or Records, not {type(entry).__name__}"):
         encode_batch(entry)
 
 
