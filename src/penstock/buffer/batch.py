@@ -84,7 +84,10 @@ def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int =
     """
     if max_batch_bytes < 0:
         raise InvalidInput(f"max_batch_bytes must be 0 or more, not {max_batch_bytes}")
-    content = pa.py_buffer(data)
+    try:
+        content = pa.py_buffer(data)
+    except TypeError as error:
+        raise InvalidInput(f"data must be bytes, not {type(data).__name__}") from error
     if content.size < _FOOTER.size:
         raise CorruptData(f"a batch of {content.size} bytes is too small for its footer of {_FOOTER.size}")
     code, count, version = _FOOTER.unpack_from(content, content.size - _FOOTER.size)

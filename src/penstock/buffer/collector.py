@@ -19,8 +19,8 @@ from penstock.buffer.locations import check_owner, is_data_path
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest
-from penstock.errors import PenstockError
-from penstock.storage import ObjectMeta, ObjectStore, open_store
+from penstock.errors import InvalidInput, PenstockError, StorageError
+from penstock.storage import DeleteResult, ObjectMeta, ObjectStore, open_store, url_of
 
 _DEFAULTS = ConsumerConfig()
 _AT_ONCE = 500
@@ -49,6 +49,8 @@ class GarbageCollector:
     """
 
     def __init__(self, where: str | os.PathLike[str] | ObjectStore, config: ConsumerConfig = _DEFAULTS) -> None:
+        if not isinstance(config, ConsumerConfig):
+            raise InvalidInput(f"config must be a ConsumerConfig, not {type(config).__name__}")
         self._store = open_store(where)
         self._config = config
         label = label_of(self._store, config.manifest_path)
@@ -57,7 +59,7 @@ class GarbageCollector:
         self._stopping = threading.Event()
 
     def __repr__(self) -> str:
-        return f"GarbageCollector({self._store.url})"
+        return f"GarbageCollector({url_of(self._store)})"
 
     def collect_once(self) -> GcReport:
         """Run one cycle. A delete that fails is counted, logged, and tried again by the next cycle.
@@ -91,11 +93,14 @@ class GarbageCollector:
         return [meta.path for meta in found if meta.path not in kept and meta.last_modified <= written_before]
 
     def _delete(self, paths: list[str]) -> int:
-        results = self._store.delete(paths)
+        try:
+            results = self._store.delete(paths)
+        except StorageError as error:
+            results = [DeleteResult(path, error) for path in paths]
         for result in results:
             if result.error is not None:
                 _log.warning(
-                    "collecting %s from %s: %s; trying again later", result.path, self._store.url, result.error
+                    "collecting %s from %s: %s; trying again later", result.path, url_of(self._store), result.error
                 )
         gone = sum(result.ok for result in results)
         self._measures.gc_files_deleted.inc(gone)
@@ -123,7 +128,7 @@ class CollectorThread:
                 report = self._collector.collect_once()
             except PenstockError:
                 _log.exception("a cycle of %r failed; the next one comes in %s s", self._collector, self._interval)
-            except Exception:  # noqa: BLE001  nothing that a store of a user's may raise ends the thread
+            except BaseException:  # noqa: BLE001  nothing that a store of a user's may raise ends the thread
                 _log.exception("a cycle of %r broke; the next one comes in %s s", self._collector, self._interval)
             else:
                 _log.debug("%r: %s", self._collector, report)

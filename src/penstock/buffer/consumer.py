@@ -18,8 +18,8 @@ from penstock.buffer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest, QueueView
-from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
-from penstock.storage import ObjectStore, open_store
+from penstock.errors import Closed, Fenced, InvalidInput, NotFound, OutOfOrderAck
+from penstock.storage import ObjectStore, open_store, url_of
 
 _DEFAULTS = ConsumerConfig()
 _ACKS_PER_WRITE = 100
@@ -54,6 +54,8 @@ class Consumer:
         allow_gap: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if not isinstance(config, ConsumerConfig):
+            raise InvalidInput(f"config must be a ConsumerConfig, not {type(config).__name__}")
         if last_acked_sequence is not None:
             check_whole("last_acked_sequence", last_acked_sequence, 0)
         self._store = open_store(where)
@@ -108,7 +110,7 @@ class Consumer:
         return True  # an empty queue has a consumer all the same
 
     def __repr__(self) -> str:
-        return f"Consumer({self._store.url}, epoch={self._epoch})"
+        return f"Consumer({url_of(self._store)}, epoch={self._epoch})"
 
     def next_batch(self) -> ConsumedBatch | None:
         """Fetch and decode the next entry; None where there is none yet. Reading ahead of acks is normal.
@@ -117,20 +119,12 @@ class Consumer:
         Raises `Fenced`, `NotFound` where the entry's object is gone, `CorruptData`, or `StorageError`.
         """
         with self._reading:
-            while True:
-                entries = self._after_cursor(1)
-                if not entries:
-                    return None
-                try:
-                    batch = self._handle.fetch(entries[0])
-                except NotFound:
-                    if self._is_referenced(entries[0]):
-                        raise
-                    continue  # acked in the meantime
-                with self._lock:
-                    noted = self._fetched_batch(batch)
-                    self._hand_out(entries)
-                    return noted
+            before = self._reading_cursors()
+            try:
+                return self._next_batch()
+            except BaseException:
+                self._set_reading_cursors(before)
+                raise
 
     def next_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002  the name is part of the contract
         """Hand out up to `max` entries, without their data, by one read of the manifest. None is handed out twice."""
@@ -139,10 +133,14 @@ class Consumer:
         if not max:
             return []
         with self._reading:
-            entries = self._after_cursor(max)
-            with self._lock:
+            before = self._reading_cursors()
+            try:
+                entries = self._after_cursor(max)
+                self._measures.descriptors_handed_out.inc(len(entries))
                 self._hand_out(entries)
-            self._measures.descriptors_handed_out.inc(len(entries))
+            except BaseException:
+                self._set_reading_cursors(before)
+                raise
             return entries
 
     def fetch_handle(self) -> FetchHandle:
@@ -253,6 +251,27 @@ class Consumer:
             if in_flight is None:
                 raise
             _log.exception("closing %r failed too", self)
+
+    def _next_batch(self) -> ConsumedBatch | None:
+        while entries := self._after_cursor(1):
+            try:
+                batch = self._handle.fetch(entries[0])
+            except NotFound:
+                if self._is_referenced(entries[0]):
+                    raise
+                continue  # acked in the meantime
+            with self._lock:
+                noted = self._fetched_batch(batch)
+                self._hand_out(entries)
+                return noted
+        return None
+
+    def _reading_cursors(self) -> tuple[int | None, int | None, int | None]:
+        return self._handed_out, self._first_handed_out, self._fetched
+
+    def _set_reading_cursors(self, cursors: tuple[int | None, int | None, int | None]) -> None:
+        # An interrupt may come when a cursor has moved and its entry has not reached the caller yet.
+        self._handed_out, self._first_handed_out, self._fetched = cursors
 
     def _after_cursor(self, most: int) -> list[BatchDescriptor]:
         self._check_open()

@@ -15,7 +15,7 @@ from penstock.buffer.batch import MAX_BATCH_BYTES, decode_batch
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.measures import Measures
 from penstock.errors import CorruptData, InvalidInput, NotFound
-from penstock.storage import ObjectStore, open_store
+from penstock.storage import ObjectStore, open_store, url_of
 from penstock.storage.paths import is_path
 
 
@@ -43,8 +43,8 @@ class ConsumedBatch:
             raise InvalidInput(f"the batch {self.sequence} was fetched without a consumer: ack it there")
         self.acknowledge(self.sequence)
 
-    def __len__(self) -> int:
-        return int(self.arrow.num_rows)
+    def __hash__(self) -> int:
+        return hash((self.sequence, self.location))
 
     def __getstate__(self) -> dict[str, object]:
         kept = ("sequence", "location", "metadata", "arrow")
@@ -66,11 +66,11 @@ class FetchHandle:
     ) -> None:
         self._store = open_store(where)
         self._max_batch_bytes = max_batch_bytes
-        self._label = label or self._store.url
+        self._label = label or url_of(self._store)
         self._measures = Measures(self._label)
 
     def __repr__(self) -> str:
-        return f"FetchHandle({self._store.url})"
+        return f"FetchHandle({url_of(self._store)})"
 
     def __reduce__(self) -> tuple[Callable[..., FetchHandle], tuple[ObjectStore, int, str]]:
         return _unpickle, (self._store, self._max_batch_bytes, self._label)
@@ -82,22 +82,27 @@ class FetchHandle:
         `StorageError` if the store fails.
         """
         started = time.perf_counter()
-        what = f"the data of sequence {descriptor.sequence} ({descriptor.location}) in {self._store.url}"
-        if not is_path(descriptor.location):
-            raise CorruptData(f"{what} has a location that is no path in a store")
-        try:
-            data = self._store.get(descriptor.location).data
-        except NotFound as error:
-            raise NotFound(f"{what} is gone") from error
-        try:
-            batch = decode_batch(data, max_batch_bytes=self._max_batch_bytes)
-        except CorruptData as error:
-            raise CorruptData(f"{what} cannot be read: {error}") from error
+        batch, size = read_batch(self._store, descriptor, self._max_batch_bytes)
         self._measures.batches_collected.inc()
         self._measures.entries_collected.inc(batch.num_rows)
-        self._measures.bytes_collected.inc(len(data))
+        self._measures.bytes_collected.inc(size)
         self._measures.fetch_duration.observe(time.perf_counter() - started)
         return ConsumedBatch(descriptor.sequence, descriptor.location, descriptor.metadata, batch)
+
+
+def read_batch(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int) -> tuple[pa.RecordBatch, int]:
+    """Read and decode the batch of a descriptor, and say how large its object is. Raises as `fetch` does."""
+    what = f"the data of sequence {descriptor.sequence} ({descriptor.location}) in {url_of(store)}"
+    if not is_path(descriptor.location):
+        raise CorruptData(f"{what} has a location that is no path in a store")
+    try:
+        data = store.get(descriptor.location).data
+    except NotFound as error:
+        raise NotFound(f"{what} is gone") from error
+    try:
+        return decode_batch(data, max_batch_bytes=max_batch_bytes), len(data)
+    except CorruptData as error:
+        raise CorruptData(f"{what} cannot be read: {error}") from error
 
 
 def _unpickle(store: ObjectStore, max_batch_bytes: int, label: str) -> FetchHandle:

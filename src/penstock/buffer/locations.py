@@ -6,7 +6,7 @@ import logging
 import re
 
 from penstock.errors import AlreadyExists, InvalidInput, NotFound, OutcomeUnknown
-from penstock.storage import ObjectStore
+from penstock.storage import ObjectStore, url_of
 
 OWNER = ".owner"
 
@@ -48,14 +48,14 @@ def check_owner(store: ObjectStore, prefix: str, manifest: str, *, claim: bool) 
     path = f"{prefix}/{OWNER}"
     for _ in range(_TRIES):
         try:
-            owner = store.get(path).data.decode(errors="replace").strip()
+            owner = store.get(path).data.decode(errors="replace").strip("\r\n")
         except NotFound:
             if not claim:
                 return False
         else:
             if owner != manifest:
                 raise InvalidInput(
-                    f"the prefix {prefix!r} in {store.url} belongs to the manifest {owner!r}, not to {manifest!r}; "
+                    f"the prefix {prefix!r} in {url_of(store)} belongs to the manifest {owner!r}, not to {manifest!r}; "
                     "give each buffer a data_path_prefix of its own"
                 )
             return True
@@ -63,7 +63,7 @@ def check_owner(store: ObjectStore, prefix: str, manifest: str, *, claim: bool) 
             store.put_if_absent(path, manifest.encode())
         except (AlreadyExists, OutcomeUnknown) as error:
             # Somebody's, or one's own: reading again tells, for the content is all that matters here.
-            _log.info("claiming %s in %s: %s; reading it again", path, store.url, error)
+            _log.info("claiming %s in %s: %s; reading it again", path, url_of(store), error)
         else:
             return True
-    raise OutcomeUnknown(f"after {_TRIES} tries {path} in {store.url} is neither there nor can it be written")
+    raise OutcomeUnknown(f"after {_TRIES} tries {path} in {url_of(store)} is neither there nor can it be written")

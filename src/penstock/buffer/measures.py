@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from penstock import metrics
 from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.storage import ObjectStore
+from penstock.storage import ObjectStore, url_of
 
 
 def label_of(store: ObjectStore, manifest_path: str) -> str:
     """A buffer's URL without credentials; with the manifest's path where that is not the usual one."""
-    return store.url if manifest_path == MANIFEST_PATH else f"{store.url}/{manifest_path}"
+    return url_of(store) if manifest_path == MANIFEST_PATH else f"{url_of(store)}/{manifest_path}"
 
 
 class Measures:

@@ -19,7 +19,7 @@ from penstock.buffer.measures import Measures, WriteCounts
 from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
 from penstock.buffer.queue_manifest import InTime
 from penstock.errors import AlreadyExists, Conflict, Fenced, InvalidInput, NotFound, OutcomeUnknown, StorageError
-from penstock.storage import ObjectStore
+from penstock.storage import ObjectStore, url_of
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
@@ -205,7 +205,7 @@ class OpenDataQueue:
 
     @property
     def _where(self) -> str:
-        return f"{self._store.url}/{self._path}"
+        return f"{url_of(self._store)}/{self._path}"
 
     def _settle(self, doubts: list[_Try], found: OpenDataView) -> tuple[dict[str, int] | None, list[_Try]]:
         """Judge the tries before by what is there now: what happened, if it did, and what is still open."""
@@ -233,7 +233,7 @@ class OpenDataQueue:
         if last_acked >= found.next_sequence:
             problem = f"it was never enqueued: the next sequence of {self._where} is {found.next_sequence}"
         elif found.first_sequence > last_acked + 1:
-            problem = f"the first entry that {self._where} still keeps is {found.first_sequence}"
+            problem = f"the first entry that {self._where} can still give is {found.first_sequence}"
         else:
             return
         if not allow_gap:
@@ -246,7 +246,8 @@ class OpenDataQueue:
     def _check_epoch(self, found: OpenDataView, epoch: int) -> None:
         if found.epoch != epoch:
             raise Fenced(
-                f"a newer consumer has taken over {self._where}: its epoch is {found.epoch}, and this one's {epoch}"
+                f"a newer consumer has taken over {self._where}: its epoch is {found.epoch}, and this one's {epoch} "
+                "(or somebody has deleted or replaced the manifest)"
             )
 
     def _write(self, found: OpenDataView, changed: OpenDataManifest) -> OpenDataView:

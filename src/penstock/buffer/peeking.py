@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from penstock.buffer.batch import MAX_BATCH_BYTES
 from penstock.buffer.config import check_whole
-from penstock.buffer.fetching import FetchHandle
+from penstock.buffer.fetching import read_batch
 from penstock.buffer.manifest import MANIFEST_PATH, Manifest
-from penstock.buffer.measures import label_of
 from penstock.errors import NotFound
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore, open_store
@@ -25,14 +25,13 @@ def peek(
     """
     check_whole("n", n, 0)
     store = open_store(where)
-    handle = FetchHandle(store, label=label_of(store, manifest_path))
     records: list[Record] = []
     entries = Manifest.read(store, manifest_path).entries if n else ()
     for entry in entries:
         if len(records) >= n:
             break
         try:
-            batch = handle.fetch(entry).arrow
+            batch, _ = read_batch(store, entry, MAX_BATCH_BYTES)
         except NotFound:
             # A consumer may have acked it since the manifest was read, and a collector taken it.
             if entry in Manifest.read(store, manifest_path).entries:

@@ -100,12 +100,12 @@ class PendingBatch:
 
     def add(self, piece: Entry | pa.RecordBatch, count: int, size: int, ingestion_time_ms: int, payload: bytes) -> None:
         """Add what one call brought."""
+        self.note(ingestion_time_ms, payload)
         if isinstance(piece, pa.RecordBatch):
             self.tail = []
             self._pieces += [piece, self.tail]
         else:
             self.tail.append(piece)
-        self.note(ingestion_time_ms, payload)
         self.calls += 1
         self.count += count
         self.bytes += size

@@ -29,13 +29,14 @@ from penstock.buffer.queue_manifest import QueueManifest
 from penstock.buffer.room import Room
 from penstock.buffer.write_handle import Outcome, WriteHandle, Written
 from penstock.errors import Closed, InvalidInput, OutcomeUnknown, StorageError
-from penstock.storage import ObjectStore, open_store
+from penstock.storage import ObjectStore, open_store, url_of
 from penstock.storage.local.clock import uptime_ns
 
 _DEFAULTS = ProducerConfig()
 _WRITERS = 4
 _SMALL = 4096
 _WORTH_WRITING = 4 << 20
+_FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
 _MOST_METADATA = (1 << 32) - 1
 _MOST_FAILURES = 100
 _PATIENCE_AT_START = 1.0
@@ -70,6 +71,8 @@ class Producer:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
+        if not isinstance(config, ProducerConfig):
+            raise InvalidInput(f"config must be a ProducerConfig, not {type(config).__name__}")
         self._store = open_store(where)
         self._config = config
         self._clock = clock
@@ -100,7 +103,7 @@ class Producer:
         return self._queue.conflict_rate
 
     def __repr__(self) -> str:
-        return f"Producer({self._store.url})"
+        return f"Producer({url_of(self._store)})"
 
     def produce(self, entries: Entries, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
         """Take entries: one (`bytes`, `str` as UTF-8, or a `Record`), or a list of them.
@@ -116,7 +119,7 @@ class Producer:
             with self._lock:
                 batch = self._open
                 if batch is not None and batch.spare_calls > 0 and size < batch.spare_bytes:
-                    now = int(self._clock() * 1000)
+                    now = self._now()
                     batch.note(now, b"")
                     batch.tail.append(entries)
                     batch.calls += 1
@@ -144,7 +147,7 @@ class Producer:
     def flush(self) -> None:
         """Return when everything produced before is durable and enqueued, and every handle of it is done.
 
-        Raises what went wrong with any of it, unless a handle has told its caller already.
+        Raises what went wrong with any of it; with what went wrong long before only if some handle was never asked.
         """
         if self._home != current.number:
             raise self._forked()
@@ -153,12 +156,14 @@ class Producer:
                 raise Closed(f"{self!r} is closed")
             if self._open is not None:
                 self._seal()
+            before = list(self._failures)
             outcomes = [batch.outcome for batch in self._pipeline]
         for outcome in outcomes:
             outcome.wait(None)
+        failures = [outcome for outcome in before if outcome.done() and not outcome.is_heard]
+        failures += [outcome for outcome in outcomes if outcome.has_failed and outcome not in failures]
         with self._lock:
-            failures = [outcome for outcome in self._failures if outcome.done() and not outcome.is_heard]
-            self._failures = [outcome for outcome in self._failures if not outcome.done()]
+            self._failures = [outcome for outcome in self._failures if outcome not in failures]
         if len(failures) > 1:
             _log.error("%d batches of %r are not known to be enqueued; raising what the first met", len(failures), self)
         for outcome in failures:
@@ -212,7 +217,7 @@ class Producer:
                 raise Closed(f"{self!r} is closed")
             if not self._room.fits(taken.count, size, self._open):
                 self._room.wait(taken.count, size, timeout, self._hurry)
-            now = int(self._clock() * 1000)
+            now = self._now()
             batch = self._batch_for(size)
             batch.add(taken.piece, taken.count, size, now, metadata)
             if self._is_full(batch):
@@ -222,6 +227,14 @@ class Producer:
                 batch.spare_calls = calls - batch.calls
                 batch.spare_bytes = min(self._config.flush_size_bytes, self._config.max_batch_bytes, room) - batch.bytes
             return WriteHandle(batch.outcome, now)
+
+    def _now(self) -> int:
+        now = self._clock() * 1000
+        if not _FIRST_MS <= now <= _LAST_MS:
+            raise InvalidInput(
+                f"the clock says {now / 1000} s since 1970, which no manifest can hold; nothing was taken"
+            )
+        return int(now)
 
     # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
 
@@ -256,6 +269,7 @@ class Producer:
         assert batch is not None  # noqa: S101  every caller has looked
         self._open = None
         batch.stage = Stage.SEALED
+        batch.outcome.expect(batch.calls)
         self._room.take(batch)
         self._sealed.append(batch)
         self._pipeline.append(batch)
@@ -267,7 +281,7 @@ class Producer:
         while (batch := self._next_to_write()) is not None:
             try:
                 self._write(batch)
-            except Exception as error:  # noqa: BLE001  whatever it is, the handles get it, and the next batch goes on
+            except BaseException as error:  # noqa: BLE001  whatever it is, the handles get it, and the next goes on
                 _log.warning("a batch of %d entries could not be written to %r", batch.count, self, exc_info=True)
                 self._fail(batch, error)
             else:
@@ -305,7 +319,7 @@ class Producer:
         while run := self._next_to_enqueue():
             try:
                 self._enqueue(run)
-            except Exception as error:  # noqa: BLE001  as above
+            except BaseException as error:  # noqa: BLE001  as above
                 _log.warning("%d batches could not be enqueued in %r", len(run), self, exc_info=True)
                 for batch in run:
                     self._fail(batch, error)
@@ -336,7 +350,7 @@ class Producer:
 
     def _too_late(self, entry: NewEntry) -> StorageError:
         return OutcomeUnknown(
-            f"{entry.location} was not enqueued in {self._store.url}/{self._config.manifest_path} within "
+            f"{entry.location} was not enqueued in {url_of(self._store)}/{self._config.manifest_path} within "
             f"enqueue_deadline = {self._config.enqueue_deadline} s; it is not known to be enqueued"
         )
 
@@ -352,7 +366,7 @@ class Producer:
             self._measures.flush_duration.observe(time.perf_counter() - batch.started)
             batch.outcome.succeed(written)
 
-    def _fail(self, batch: PendingBatch, error: Exception) -> None:
+    def _fail(self, batch: PendingBatch, error: BaseException) -> None:
         with self._finishing(batch) as is_first:
             if not is_first:
                 return
@@ -416,7 +430,7 @@ class Producer:
             check_owner(self._store, self._config.data_path_prefix, self._config.manifest_path, claim=False)
         except InvalidInput as error:
             refused.append(error)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again
             _log.info("looking at the owner of %r: %s; looking again with the first batch", self, error)
 
     def _stop(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -19,6 +20,12 @@ _LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take room too: four bytes each, in Arrow
 
 
+class _Ticket:
+    """A call's place in line."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Room:
     """Counts what is sealed and has no outcome yet. Every method is called with the producer's lock held."""
 
@@ -27,18 +34,19 @@ class Room:
         self._most_bytes = config.max_buffered_bytes
         self.most_entries = max(config.max_buffered_bytes // 4, _MANY_ENTRIES)
         self._freed = threading.Condition(lock)
-        self._line: deque[object] = deque()
+        # By weak reference: should an interrupt keep a call from leaving the line, its ticket dies with it.
+        self._line: deque[weakref.ref[_Ticket]] = deque()
         self._calls = self._bytes = self._entries = 0
         self._is_closed = False
 
     @property
     def is_awaited(self) -> bool:
         """Whether calls wait in line."""
-        return bool(self._line)
+        return bool(self._line) and self._first_in_line() is not None
 
     def fits(self, count: int, size: int, batch: PendingBatch | None) -> bool:
         """Whether a call can be taken at once beside the open batch: there is room, and nobody stands before it."""
-        if self._line:
+        if self.is_awaited:
             return False
         return self._has_room(count, size) if batch is None else self._has_room_beside(batch, count, size)
 
@@ -65,11 +73,11 @@ class Room:
         Raises `BackpressureTimeout` past the timeout, and `Closed` when the producer closes.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        ticket = object()
-        self._line.append(ticket)
-        before_waiting()
+        ticket = _Ticket()
         try:
-            while self._line[0] is not ticket or not self._has_room(count, size):
+            self._line.append(weakref.ref(ticket))
+            before_waiting()
+            while self._first_in_line() is not ticket or not self._has_room(count, size):
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     raise BackpressureTimeout(
@@ -80,13 +88,21 @@ class Room:
                 if self._is_closed:
                     raise Closed("the producer was closed while this call waited for room; nothing was taken")
         finally:
-            self._line.remove(ticket)
+            self._line = deque(other for other in self._line if other() is not ticket)
             self._freed.notify_all()  # whoever is first now may fit
 
     def close(self) -> None:
         """Send everybody in line away."""
         self._is_closed = True
         self._freed.notify_all()
+
+    def _first_in_line(self) -> _Ticket | None:
+        while self._line:
+            ticket = self._line[0]()
+            if ticket is not None:
+                return ticket
+            self._line.popleft()
+        return None
 
     def _has_room(self, count: int, size: int) -> bool:
         if not self._calls:

@@ -27,7 +27,7 @@ class Written:
 class Outcome:
     """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
 
-    __slots__ = ("_done", "_error", "_heard", "_home", "_listeners", "_lock", "_written")
+    __slots__ = ("_done", "_error", "_home", "_listeners", "_lock", "_unasked", "_written")
 
     def __init__(self) -> None:
         self._done = threading.Event()
@@ -35,13 +35,27 @@ class Outcome:
         self._listeners: list[Callable[[], None]] = []
         self._written: Written | None = None
         self._error: BaseException | None = None
-        self._heard = False
+        self._unasked = 0
         self._home = current.number
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it went wrong."""
+        return self._error is not None
+
+    @property
     def is_heard(self) -> bool:
-        """Whether somebody who asked was told of its failure."""
-        return self._heard
+        """Whether every handle has told its caller."""
+        return self._unasked == 0
+
+    def expect(self, handles: int) -> None:
+        """Say how many handles there are, before there is an outcome."""
+        self._unasked = handles
+
+    def hear(self) -> None:
+        """Count a handle that has told its caller of the failure."""
+        with self._lock:
+            self._unasked -= 1
 
     def succeed(self, written: Written) -> None:
         """Say that the batch is durable and enqueued."""
@@ -69,7 +83,6 @@ class Outcome:
     def get(self) -> Written:
         """Return what was written, or raise what went wrong."""
         if self._error is not None:
-            self._heard = True
             raise self._error
         assert self._written is not None  # noqa: S101  done, and no error
         return self._written
@@ -102,10 +115,11 @@ def _drop_locals(error: BaseException | None) -> None:
 class WriteHandle:
     """One call of `produce`, on its way: done once its entries are durable and enqueued. It can be awaited."""
 
-    __slots__ = ("_outcome", "ingestion_time_ms")
+    __slots__ = ("_is_asked", "_outcome", "ingestion_time_ms")
 
     def __init__(self, outcome: Outcome, ingestion_time_ms: int) -> None:
         self._outcome = outcome
+        self._is_asked = False
         self.ingestion_time_ms = ingestion_time_ms
 
     def __repr__(self) -> str:
@@ -124,7 +138,7 @@ class WriteHandle:
         """
         if not self._outcome.wait(timeout):
             raise TimeoutError(f"not enqueued within {timeout} s; it is still on its way")
-        return self._outcome.get()
+        return self._tell()
 
     def __await__(self) -> Generator[Any, None, Written]:
         import asyncio  # here, for those who do not wait this way need not load it
@@ -143,4 +157,10 @@ class WriteHandle:
         self._outcome.wait(0)
         self._outcome.when_done(tell_from_thread)
         yield from arrived
+        return self._tell()
+
+    def _tell(self) -> Written:
+        if self._outcome.has_failed and not self._is_asked:
+            self._is_asked = True
+            self._outcome.hear()
         return self._outcome.get()

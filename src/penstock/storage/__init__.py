@@ -8,6 +8,6 @@ May import: `errors`, `metrics`.
 from penstock.storage.local import LocalStore
 from penstock.storage.memory import MemoryStore
 from penstock.storage.object_store import DeleteResult, Object, ObjectMeta, ObjectStore
-from penstock.storage.opening import open_store
+from penstock.storage.opening import open_store, url_of
 
-__all__ = ["DeleteResult", "LocalStore", "MemoryStore", "Object", "ObjectMeta", "ObjectStore", "open_store"]
+__all__ = ["DeleteResult", "LocalStore", "MemoryStore", "Object", "ObjectMeta", "ObjectStore", "open_store", "url_of"]

@@ -16,6 +16,7 @@ from penstock.storage.redaction import redact, secrets_of
 
 _CLOUDS = ("s3", "gs", "az")
 _SCHEMES = "memory://name, file:///dir (or a bare path), s3://bucket/prefix, gs://bucket/prefix, az://container/prefix"
+_METHODS = ("get", "head", "put", "put_if_absent", "put_if_match", "list_objects", "delete")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -35,8 +36,10 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
     if isinstance(where, os.PathLike):
         return _open_local(os.fsdecode(where), options)
     if not isinstance(where, str):
-        if not isinstance(where, ObjectStore):
-            raise InvalidInput(f"a store is a URL, a path or an ObjectStore, not {type(where).__name__}")
+        missing = [name for name in _METHODS if not callable(getattr(where, name, None))]
+        if missing:
+            kind = type(where).__name__
+            raise InvalidInput(f"a store is a URL, a path or an ObjectStore, not {kind}: it has no {missing[0]}")
         if options:
             raise InvalidInput(f"options ({', '.join(sorted(options))}) go with a URL, not with a store that is open")
         return where
@@ -51,6 +54,11 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
     if scheme in _CLOUDS:
         return _open_cloud(scheme, rest, options)
     raise InvalidInput(f"{redact(scheme, secrets_of(options))}:// is no place for a store: {_SCHEMES}")
+
+
+def url_of(store: ObjectStore) -> str:
+    """Where a store is, without credentials; the name of its class for one that does not say."""
+    return str(getattr(store, "url", type(store).__name__))
 
 
 def _open_local(path: str, options: Mapping[str, object]) -> LocalStore:

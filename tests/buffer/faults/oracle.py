@@ -62,8 +62,9 @@ def wrong_with_enqueue(call: Enqueued, ledger: Ledger) -> Iterator[str]:
             shown = [one for one in seen if set(added(ledger, one)) & set(found.locations)]
             if shown and (not is_last or call.answer != placed(ledger, shown[0])):
                 yield f"evidence: {shown[0]} happened and shows, and it answered {call.answer}"
+            # Of several tries on one version at most one happened: where one shows, the others did not.
             lost = [len(added(ledger, one)) for one in open_tries if holds_no_evidence(ledger, one, found)]
-            due += max(lost, default=0)
+            due += 0 if shown else max(lost, default=0)
             open_tries = [one for one in open_tries if one.base == event.version]
             if is_last and not shown and not (call.answer == {} and not call.left):
                 yield f"evidence: nothing shows, and it answered {call.answer}"

@@ -12,7 +12,9 @@ import pytest
 from penstock import ObjectStore, Producer, ProducerConfig
 from penstock.buffer.at_exit import forget
 from penstock.buffer.producer import seconds_since_boot
-from tests.buffer.producer.waiting import NEVER, Background, Gate
+from penstock.buffer.room import Room
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.buffer.producer.waiting import NEVER, Background, Bell, Gate
 
 
 class OpenProducer(Protocol):
@@ -70,3 +72,29 @@ def new_gate(open_producer: OpenProducer) -> Iterator[NewGate]:
     yield new
     for gate in made:
         gate.open()
+
+
+@pytest.fixture
+def gate(new_gate: NewGate) -> Gate:
+    return new_gate()
+
+
+@pytest.fixture
+def hanging(memory: ObjectStore, gate: Gate) -> HookedStore:
+    """A store that does not write data objects until the gate is open."""
+    store = HookedStore(memory)
+    store.before("write data", gate)
+    return store
+
+
+@pytest.fixture
+def in_line(monkeypatch: pytest.MonkeyPatch) -> Bell:
+    """Rings when a call gets in line; with the producer's lock held, so that whoever comes later stands behind it."""
+    bell, wait = Bell(), Room.wait
+
+    def ring_and_wait(room: Room, *args: object) -> None:
+        bell()
+        wait(room, *args)  # type: ignore[arg-type]  # whatever it was called with
+
+    monkeypatch.setattr(Room, "wait", ring_and_wait)
+    return bell

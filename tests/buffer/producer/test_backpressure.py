@@ -1,46 +1,19 @@
-"""A full buffer blocks `produce`: by calls, by bytes and by entries; first come, first served; and nothing is lost."""
+"""A full buffer blocks `produce`: by calls, by bytes and by entries. What was not taken leaves no trace."""
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import pytest
 
 from penstock import ObjectStore, Record, Written
-from penstock.buffer.room import Room
 from penstock.buffer.write_handle import Outcome
 from penstock.errors import BackpressureTimeout, StorageError
-from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.conftest import OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import entries
-from tests.buffer.producer.waiting import A_WHILE, Background, Bell, Gate
+from tests.buffer.producer.waiting import A_WHILE, Background, Gate
 from tests.processes import PATIENCE
-
-
-@pytest.fixture
-def hanging(memory: ObjectStore, gate: Gate) -> HookedStore:
-    """A store that does not write data objects until the gate is open."""
-    store = HookedStore(memory)
-    store.before("write data", gate)
-    return store
-
-
-@pytest.fixture
-def gate(new_gate: NewGate) -> Gate:
-    return new_gate()
-
-
-@pytest.fixture
-def in_line(monkeypatch: pytest.MonkeyPatch) -> Bell:
-    """Rings when a call gets in line; with the producer's lock held, so that whoever comes later stands behind it."""
-    bell, wait = Bell(), Room.wait
-
-    def ring_and_wait(room: Room, *args: object) -> None:
-        bell()
-        wait(room, *args)  # type: ignore[arg-type]  # whatever it was called with
-
-    monkeypatch.setattr(Room, "wait", ring_and_wait)
-    return bell
 
 
 @pytest.mark.parametrize("given", [b"x", "x", [b"x"]], ids=["bytes", "text", "a list"])
@@ -76,6 +49,44 @@ def test_so_many_bytes_are_taken_and_the_next_one_is_not(
         producer.produce(b"x", timeout=0)
 
 
+def test_what_fits_exactly_beside_what_is_on_its_way_is_taken(
+    hanging: HookedStore, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10, flush_size_bytes=4)
+    producer.produce(b"x" * 4, timeout=0)
+    producer.produce(b"x" * 6, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"", b"x", timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "large", "rest"),
+    [
+        ({"max_buffered_inputs": 2}, [b"x"], [b"x"]),
+        ({"max_buffered_bytes": 10}, [b"x" * 10], [b"x" * 9]),
+        ({"max_buffered_bytes": 10}, [b""] * (1 << 20), [b""] * ((1 << 20) - 1)),
+    ],
+    ids=["calls", "bytes", "entries"],
+)
+def test_what_is_done_takes_no_room_beside_what_is_not(
+    memory: ObjectStore,
+    open_producer: OpenProducer,
+    gate: Gate,
+    settings: dict[str, Any],
+    large: list[bytes],
+    rest: list[bytes],
+) -> None:
+    store = HookedStore(memory)
+    store.before("write data", gate, skip=1)
+    producer = open_producer(store, **settings)
+    producer.produce(large, timeout=0)
+    producer.flush()
+    producer.produce(b"x", timeout=0)
+    producer.produce(rest, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce([b"x"], timeout=0)
+
+
 def test_metadata_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_bytes=100)
     producer.produce(b"x", b"y" * 99, timeout=0)
@@ -83,13 +94,15 @@ def test_metadata_take_room_too(hanging: HookedStore, open_producer: OpenProduce
         producer.produce(b"x", timeout=0)
 
 
-def test_entries_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=100)
-    many = [b""] * (1 << 19)
-    producer.produce(many, timeout=0)
-    producer.produce(many, timeout=0)
+@pytest.mark.parametrize(("many", "times"), [(1 << 19, 2), (3 << 16, 5)])
+def test_entries_without_a_byte_take_room_too(
+    hanging: HookedStore, open_producer: OpenProducer, many: int, times: int
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)  # a million of them pass always
+    for _ in range(times):
+        producer.produce([b""] * many, timeout=0)
     with pytest.raises(BackpressureTimeout):
-        producer.produce(many, timeout=0)
+        producer.produce([b""] * many, timeout=0)
 
 
 def test_headers_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
@@ -132,25 +145,6 @@ def test_a_call_that_was_not_taken_can_be_made_again(
     assert entries(memory) == [b"0" * 10, b"1" * 10]
 
 
-@pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300, math.inf])
-def test_a_blocked_call_goes_on_when_there_is_room(
-    memory: ObjectStore,
-    hanging: HookedStore,
-    gate: Gate,
-    open_producer: OpenProducer,
-    in_line: Bell,
-    timeout: float | None,
-) -> None:
-    producer = open_producer(hanging, max_buffered_inputs=1)
-    producer.produce(b"0")
-    blocked = Background(lambda: producer.produce(b"1", timeout=timeout))
-    in_line.wait()
-    gate.open()
-    blocked.result()
-    producer.flush()
-    assert entries(memory) == [b"0", b"1"]
-
-
 def test_when_a_handle_is_done_its_room_is_free(
     memory: ObjectStore, open_producer: OpenProducer, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,162 +180,6 @@ def test_a_batch_that_fails_gives_its_room_back(memory: ObjectStore, open_produc
         failing.result(PATIENCE)
     producer.flush()
     assert entries(memory) == [b"kept"]
-
-
-def test_a_blocked_call_does_not_wait_for_the_interval_of_what_is_there(
-    store: ObjectStore, open_producer: OpenProducer
-) -> None:
-    producer = open_producer(store, max_buffered_inputs=2)  # and a batch of it would end in an hour
-    for number in range(10):
-        producer.produce(b"%d" % number, timeout=PATIENCE)
-    producer.flush()
-    assert entries(store) == [b"%d" % number for number in range(10)]
-
-
-def test_a_call_larger_than_the_room_passes_when_nothing_else_waits(
-    store: ObjectStore, open_producer: OpenProducer
-) -> None:
-    producer = open_producer(store, max_buffered_bytes=10)
-    large = b"x" * 1000
-    producer.produce(large, timeout=0)
-    producer.flush()
-    assert entries(store) == [large]
-
-
-@pytest.mark.parametrize("sealed", [False, True], ids=["taken", "on its way"])
-def test_a_call_larger_than_the_room_does_not_pass_beside_another(
-    hanging: HookedStore, open_producer: OpenProducer, sealed: bool
-) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=10, flush_size_bytes=1 if sealed else 100)
-    producer.produce(b"x", timeout=0)
-    with pytest.raises(BackpressureTimeout):
-        producer.produce(b"x" * 11, timeout=0)
-
-
-def test_beside_a_call_larger_than_the_room_nothing_passes(hanging: HookedStore, open_producer: OpenProducer) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=10)
-    producer.produce(b"x" * 1000, timeout=0)
-    with pytest.raises(BackpressureTimeout):
-        producer.produce(b"", timeout=0)
-
-
-def test_a_large_call_is_not_starved_by_small_ones_behind_it(
-    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer, in_line: Bell
-) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=100)
-    producer.produce(b"first")
-    large = Background(lambda: producer.produce(b"x" * 1000))
-    in_line.wait()
-    for _ in range(3):
-        with pytest.raises(BackpressureTimeout):
-            producer.produce(b"small", timeout=0)  # there is room for it, but not its turn
-    gate.open()
-    large.result()
-    producer.produce(b"last", timeout=PATIENCE)
-    producer.flush()
-    assert entries(memory) == [b"first", b"x" * 1000, b"last"]
-
-
-def test_small_calls_go_on_when_the_large_one_before_them_gave_up(
-    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
-) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=100)
-    producer.produce(b"first")
-    with pytest.raises(BackpressureTimeout):
-        producer.produce(b"x" * 1000, timeout=0)
-    producer.produce(b"small", timeout=0)
-    gate.open()
-    producer.flush()
-    assert entries(memory) == [b"first", b"small"]
-
-
-def test_one_that_waits_behind_goes_on_when_the_large_one_before_it_gives_up(
-    memory: ObjectStore, hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
-) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=100)
-    producer.produce(b"first")
-    large = Background(lambda: producer.produce(b"x" * 1000, timeout=0.2))
-    in_line.wait()
-    small = Background(lambda: producer.produce(b"small"))
-    in_line.wait()
-    with pytest.raises(BackpressureTimeout):
-        large.result()
-    small.result()  # while the store still hangs: nobody but the large one stood before it
-
-
-def test_calls_that_wait_are_served_in_the_order_they_came(
-    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer, in_line: Bell
-) -> None:
-    producer = open_producer(hanging, max_buffered_inputs=1)
-    producer.produce(b"0")
-    blocked = []
-    for number in range(1, 8):
-        blocked.append(Background(lambda given=b"%d" % number: producer.produce(given)))  # type: ignore[misc]
-        in_line.wait()
-    gate.open()
-    for call in blocked:
-        call.result()
-    producer.flush()
-    assert entries(memory) == [b"%d" % number for number in range(8)]
-
-
-def test_of_those_in_line_no_more_are_served_than_there_is_room_for(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, in_line: Bell
-) -> None:
-    store, first, second = HookedStore(memory), new_gate(), new_gate()
-    store.before("write data", first, times=1)
-    store.before("write data", second, skip=1)
-    producer = open_producer(store, max_buffered_inputs=1)
-    producer.produce(b"0")
-    served = Background(lambda: producer.produce(b"1"))
-    in_line.wait()
-    still_in_line = Background(lambda: producer.produce(b"2"))
-    in_line.wait()
-    first.open()
-    served.result()
-    assert not still_in_line.has_ended_within(A_WHILE)
-    second.wait_for_somebody()  # and what was served is on its way, for somebody waits
-
-
-def test_when_the_store_is_back_everything_flows_in_order_and_once(
-    store: ObjectStore, open_producer: OpenProducer, gate: Gate
-) -> None:
-    hooked = HookedStore(store)
-    hooked.before("write data", gate)
-    producer = open_producer(hooked, max_buffered_inputs=5, max_buffered_bytes=50)
-
-    refusals = Bell()
-
-    def feed() -> list[bytes]:
-        taken = []
-        for number in range(60):
-            given = b"%d" % number * (1 + number % 9)
-            try:
-                producer.produce(given, timeout=0.001 if number < 20 else PATIENCE)
-            except BackpressureTimeout:
-                refusals()
-                continue
-            taken.append(given)
-        return taken
-
-    feeding = Background(feed)
-    refusals.wait(times=10)
-    gate.open()
-    taken = feeding.result()
-    producer.flush()
-    assert entries(store) == taken
-
-
-def test_a_timeout_holds_for_those_who_are_not_first_in_line_too(
-    hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
-) -> None:
-    producer = open_producer(hanging, max_buffered_inputs=1)
-    producer.produce(b"0")
-    first = Background(lambda: producer.produce(b"first in line", timeout=PATIENCE))
-    in_line.wait()
-    with pytest.raises(BackpressureTimeout):
-        producer.produce(b"second in line", timeout=0.01)
-    assert not first.has_ended_within(0)
 
 
 def test_it_says_how_much_is_on_its_way(hanging: HookedStore, open_producer: OpenProducer) -> None:

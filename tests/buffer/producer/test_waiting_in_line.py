@@ -1,0 +1,190 @@
+"""Calls that wait for room: first come, first served, large ones too; when there is room again, all of them go on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock import ObjectStore
+from penstock.errors import BackpressureTimeout
+from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.buffer.producer.looking import entries
+from tests.buffer.producer.waiting import A_WHILE, Background, Bell, Gate
+from tests.processes import PATIENCE
+
+
+@pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300, math.inf])
+def test_a_blocked_call_goes_on_when_there_is_room(
+    memory: ObjectStore,
+    hanging: HookedStore,
+    gate: Gate,
+    open_producer: OpenProducer,
+    in_line: Bell,
+    timeout: float | None,
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=1)
+    producer.produce(b"0")
+    blocked = Background(lambda: producer.produce(b"1", timeout=timeout))
+    in_line.wait()
+    gate.open()
+    blocked.result()
+    producer.flush()
+    assert entries(memory) == [b"0", b"1"]
+
+
+def test_a_blocked_call_does_not_wait_for_the_interval_of_what_is_there(
+    store: ObjectStore, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(store, max_buffered_inputs=2)  # and a batch of it would end in an hour
+    for number in range(10):
+        producer.produce(b"%d" % number, timeout=PATIENCE)
+    producer.flush()
+    assert entries(store) == [b"%d" % number for number in range(10)]
+
+
+def test_a_call_larger_than_the_room_passes_when_nothing_else_waits(
+    store: ObjectStore, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(store, max_buffered_bytes=10)
+    large = b"x" * 1000
+    producer.produce(large, timeout=0)
+    producer.flush()
+    assert entries(store) == [large]
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["taken", "on its way"])
+def test_a_call_larger_than_the_room_does_not_pass_beside_another(
+    hanging: HookedStore, open_producer: OpenProducer, sealed: bool
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10, flush_size_bytes=1 if sealed else 100)
+    producer.produce(b"x", timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x" * 11, timeout=0)
+
+
+def test_beside_a_call_larger_than_the_room_nothing_passes(hanging: HookedStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=10)
+    producer.produce(b"x" * 1000, timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"", timeout=0)
+
+
+def test_a_large_call_is_not_starved_by_small_ones_behind_it(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"first")
+    large = Background(lambda: producer.produce(b"x" * 1000))
+    in_line.wait()
+    for _ in range(3):
+        with pytest.raises(BackpressureTimeout):
+            producer.produce(b"small", timeout=0)  # there is room for it, but not its turn
+    gate.open()
+    large.result()
+    producer.produce(b"last", timeout=PATIENCE)
+    producer.flush()
+    assert entries(memory) == [b"first", b"x" * 1000, b"last"]
+
+
+def test_small_calls_go_on_when_the_large_one_before_them_gave_up(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"first")
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x" * 1000, timeout=0)
+    producer.produce(b"small", timeout=0)
+    gate.open()
+    producer.flush()
+    assert entries(memory) == [b"first", b"small"]
+
+
+def test_one_that_waits_behind_goes_on_when_the_large_one_before_it_gives_up(
+    memory: ObjectStore, hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_bytes=100)
+    producer.produce(b"first")
+    large = Background(lambda: producer.produce(b"x" * 1000, timeout=0.2))
+    in_line.wait()
+    small = Background(lambda: producer.produce(b"small"))
+    in_line.wait()
+    with pytest.raises(BackpressureTimeout):
+        large.result()
+    small.result()  # while the store still hangs: nobody but the large one stood before it
+
+
+def test_calls_that_wait_are_served_in_the_order_they_came(
+    memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=1)
+    producer.produce(b"0")
+    blocked = []
+    for number in range(1, 8):
+        blocked.append(Background(lambda given=b"%d" % number: producer.produce(given)))  # type: ignore[misc]
+        in_line.wait()
+    gate.open()
+    for call in blocked:
+        call.result()
+    producer.flush()
+    assert entries(memory) == [b"%d" % number for number in range(8)]
+
+
+def test_of_those_in_line_no_more_are_served_than_there_is_room_for(
+    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, in_line: Bell
+) -> None:
+    store, first, second = HookedStore(memory), new_gate(), new_gate()
+    store.before("write data", first, times=1)
+    store.before("write data", second, skip=1)
+    producer = open_producer(store, max_buffered_inputs=1)
+    producer.produce(b"0")
+    served = Background(lambda: producer.produce(b"1"))
+    in_line.wait()
+    still_in_line = Background(lambda: producer.produce(b"2"))
+    in_line.wait()
+    first.open()
+    served.result()
+    assert not still_in_line.has_ended_within(A_WHILE)
+    second.wait_for_somebody()  # and what was served is on its way, for somebody waits
+
+
+def test_when_the_store_is_back_everything_flows_in_order_and_once(
+    store: ObjectStore, open_producer: OpenProducer, gate: Gate
+) -> None:
+    hooked = HookedStore(store)
+    hooked.before("write data", gate)
+    producer = open_producer(hooked, max_buffered_inputs=5, max_buffered_bytes=50)
+
+    refusals = Bell()
+
+    def feed() -> list[bytes]:
+        taken = []
+        for number in range(60):
+            given = b"%d" % number * (1 + number % 9)
+            try:
+                producer.produce(given, timeout=0.001 if number < 20 else PATIENCE)
+            except BackpressureTimeout:
+                refusals()
+                continue
+            taken.append(given)
+        return taken
+
+    feeding = Background(feed)
+    refusals.wait(times=10)
+    gate.open()
+    taken = feeding.result()
+    producer.flush()
+    assert entries(store) == taken
+
+
+def test_a_timeout_holds_for_those_who_are_not_first_in_line_too(
+    hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
+) -> None:
+    producer = open_producer(hanging, max_buffered_inputs=1)
+    producer.produce(b"0")
+    first = Background(lambda: producer.produce(b"first in line", timeout=PATIENCE))
+    in_line.wait()
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"second in line", timeout=0.01)
+    assert not first.has_ended_within(0)
