@@ -32,7 +32,7 @@ _EPOCH = 1_700_000_000.0
 _HASTE = Pace(lulls=(0.0, TICK, 2 * TICK))
 _LULLS = (0.0, 0.0, 0.0, TICK, 1.0, 5.0)
 SHORT_PAUSES = (30.0, 60.0, 90.0, 150.0, 210.0)
-LONG_PAUSES = (DEADLINE - TICK, DEADLINE, GRACE - TICK, GRACE, GRACE + TICK, 2 * GRACE, HOUR, 5 * HOUR)
+LONG_PAUSES = (DEADLINE - TICK, DEADLINE, GRACE - TICK, GRACE, GRACE + TICK, HOUR, 5 * HOUR, 24 * HOUR)
 _FAULTS = {
     Fault.READ_ERROR: 0.02,
     Fault.ERROR_BEFORE: 0.03,
@@ -180,13 +180,14 @@ class World:
 
     def run(self) -> Run:
         """Let everybody work to the end of their wishes; then let it be quiet, and look at what is left."""
-        if self._random.random() < 0.3:
+        is_old = self._random.random() < 0.3
+        if is_old:
             self._memory.put(f"ingest/{0:026}.batch", b"of somebody who knows no owners, and died")
         self._schedule.now += 2 * GRACE
         if self._random.random() < 0.5:
             self._consumer(self._memory)
         roles = (
-            ("producer", self._produce, 1, 3),
+            ("producer", self._produce, 0 if is_old else 1, 3),
             ("consumer", self._consume, 0, 2),
             ("collector", self._collect, 1, 2),
         )

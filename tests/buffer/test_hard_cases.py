@@ -1,0 +1,215 @@
+"""What an attack on the whole buffer found: each was broken once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, peek
+from penstock.buffer import BatchFormat, GarbageCollector, GcReport, Manifest, decode_batch, encode_batch
+from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.room import Room
+from penstock.errors import BackpressureTimeout, InvalidInput, StorageError
+from penstock.metrics import buffer_batches_collected
+from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
+from penstock.storage.object_store import Data
+
+NO_GC = ConsumerConfig(gc=False)
+ONE_BY_ONE = ProducerConfig(flush_size_bytes=1)
+
+
+class Crash(BaseException):
+    """Something that is no `Exception`: a panic of an engine below, for one."""
+
+
+class Plain:
+    """A store with the seven methods and nothing else: it does not even say where it is."""
+
+    def __init__(self, inner: ObjectStore, before_put: Callable[[str], object] = lambda _: None) -> None:
+        self._inner = inner
+        self._before_put = before_put
+
+    def get(self, path: str) -> Object:
+        return self._inner.get(path)
+
+    def head(self, path: str) -> ObjectMeta:
+        return self._inner.head(path)
+
+    def put(self, path: str, data: Data) -> str:
+        self._before_put(path)
+        return self._inner.put(path, data)
+
+    def put_if_absent(self, path: str, data: Data) -> str:
+        self._before_put(path)
+        return self._inner.put_if_absent(path, data)
+
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        self._before_put(path)
+        return self._inner.put_if_match(path, data, version)
+
+    def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        return self._inner.list_objects(prefix)
+
+    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
+        raise StorageError("no delete today")
+
+
+def plain(inner: ObjectStore, before_put: Callable[[str], object] = lambda _: None) -> ObjectStore:
+    return cast("ObjectStore", Plain(inner, before_put))
+
+
+def once(suffix: str, error: BaseException) -> Callable[[str], None]:
+    """Raise an error at the first write of a path with this end."""
+    left = [error]
+
+    def raise_it(path: str) -> None:
+        if path.endswith(suffix) and left:
+            raise left.pop()
+
+    return raise_it
+
+
+def test_a_store_that_does_not_say_where_it_is_can_be_used(memory: ObjectStore) -> None:
+    with Producer(plain(memory)) as producer:
+        producer.produce(b"a")
+    with Consumer(plain(memory), NO_GC) as consumer:
+        assert [batch.entries for batch in consumer] == [[b"a"]]
+
+
+def test_what_lacks_a_method_of_a_store_is_refused_by_naming_it() -> None:
+    with pytest.raises(InvalidInput, match="not Room: it has no get"):
+        Producer(cast("ObjectStore", Room(threading.Lock(), ProducerConfig())))
+
+
+@pytest.mark.parametrize("where", [".batch", "manifest"])
+def test_whatever_a_store_raises_fails_its_batch_and_the_next_goes_on(memory: ObjectStore, where: str) -> None:
+    with Producer(plain(memory, once(where, Crash("panic"))), ONE_BY_ONE) as producer:
+        first = producer.produce(b"a")
+        with pytest.raises(Crash, match="panic"):
+            first.result(60)
+        assert producer.produce(b"b").result(60).sequence == 0
+
+
+def test_a_flush_raises_while_one_handle_of_a_failed_batch_was_never_asked(memory: ObjectStore) -> None:
+    producer = Producer(plain(memory, once(".batch", StorageError("down"))), ProducerConfig(flush_interval=3600))
+    handles = [producer.produce(b"%d" % number) for number in range(2)]
+    with pytest.raises(StorageError, match="down"):
+        producer.flush()
+    producer.flush()  # it was told
+    with pytest.raises(StorageError, match="down"):
+        handles[0].result()
+    producer.close()
+
+
+def test_a_close_raises_what_only_some_handles_have_told(memory: ObjectStore) -> None:
+    # Two calls fill the room, so that both are in the batch that the third one, which waits, sends on its way.
+    config = ProducerConfig(flush_interval=3600, max_buffered_inputs=2)
+    producer = Producer(plain(memory, once(".batch", StorageError("down"))), config)
+    asked, _, third = (producer.produce(given) for given in (b"a", b"b", b"c"))
+    with pytest.raises(StorageError, match="down"):
+        asked.result(60)
+    with pytest.raises(StorageError, match="down"):
+        producer.close()
+    assert third.result().sequence == 0
+
+
+def test_a_call_whose_thread_left_the_line_without_a_word_does_not_block_it(memory: ObjectStore) -> None:
+    lock = threading.Lock()
+    room = Room(lock, ProducerConfig(max_buffered_inputs=1))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with lock:
+        with pytest.raises(KeyboardInterrupt):
+            room.wait(1, 1, None, interrupted)
+        assert not room.is_awaited
+        assert room.fits(1, 1, None)
+
+
+def test_a_clock_that_no_manifest_can_hold_fails_its_own_call_alone(memory: ObjectStore) -> None:
+    times = iter([1.0, 1e17, float("nan"), 2.0])
+    with Producer(memory, ProducerConfig(flush_interval=3600), clock=lambda: next(times, 3.0)) as producer:
+        producer.produce(b"a")
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match="clock"):
+                producer.produce(b"never")
+        producer.produce(b"b")
+    (entry,) = Manifest.read(memory).entries
+    assert [(item.start_index, item.ingestion_time_ms) for item in entry.metadata] == [(0, 1000), (1, 2000)]
+
+
+def test_an_empty_batch_is_true_so_that_a_loop_goes_on(memory: ObjectStore) -> None:
+    memory.put("ingest/empty", encode_batch([]))
+    queue = OpenDataQueue(memory, "ingest/manifest", memory.url, "producer")
+    queue.enqueue([NewEntry("ingest/empty", (), 0.0)], lambda entries: entries)
+    with Producer(memory) as producer:
+        producer.produce(b"behind it")
+    read = []
+    with Consumer(memory, NO_GC) as consumer:
+        while batch := consumer.next_batch():
+            read.append(batch.entries)
+            assert {batch: 1}[batch] == 1
+    assert read == [[], [b"behind it"]]
+
+
+def test_peeking_is_not_counted_as_consuming(memory: ObjectStore) -> None:
+    with Producer(memory) as producer:
+        producer.produce(b"a")
+    assert [record.value for record in peek(memory)] == [b"a"]
+    assert buffer_batches_collected.labels(memory.url)._value.get() == 0
+
+
+def test_a_delete_that_raises_as_a_whole_is_counted_as_failed(memory: ObjectStore) -> None:
+    class Aged(Plain):
+        def get(self, path: str) -> Object:
+            found = super().get(path)
+            return replace(found, last_modified=found.last_modified + timedelta(days=1))
+
+    with Producer(memory) as producer:
+        producer.produce(b"a")
+    with Consumer(memory, NO_GC) as consumer:
+        for batch in consumer:
+            batch.ack()
+    assert GarbageCollector(cast("ObjectStore", Aged(memory))).collect_once() == GcReport(0, 1, 0)
+
+
+@pytest.mark.parametrize("make", [Producer, Consumer, GarbageCollector])
+@pytest.mark.parametrize("config", [None, {"gc": False}, "config"])
+def test_a_config_of_another_kind_is_refused_before_anything_happens(
+    memory: ObjectStore, make: Callable[..., Any], config: object
+) -> None:
+    with pytest.raises(InvalidInput, match=f"^config must be a .*Config, not {type(config).__name__}"):
+        make(memory, config)
+    assert list(memory.list_objects()) == []
+
+
+def test_a_consumer_with_a_producers_config_fences_nobody(memory: ObjectStore) -> None:
+    with pytest.raises(InvalidInput, match="ConsumerConfig"):
+        Consumer(memory, cast("ConsumerConfig", ProducerConfig()))
+    assert Manifest.read(memory).epoch == 0
+
+
+@pytest.mark.parametrize("data", ["text", None, 5])
+def test_what_is_no_bytes_at_all_is_refused_as_input(data: object) -> None:
+    with pytest.raises(InvalidInput, match="data must be bytes"):
+        decode_batch(cast("bytes", data))
+
+
+def test_a_waiting_call_is_taken_in_every_format_once_there_is_room(memory: ObjectStore) -> None:
+    gate = threading.Event()
+    store = plain(memory, lambda path: gate.wait(60) if path.endswith(".batch") else None)
+    config = ProducerConfig(max_buffered_inputs=1, format=BatchFormat.OPENDATA, flush_interval=3600)
+    with Producer(store, config) as producer:
+        producer.produce(b"a")
+        with pytest.raises(BackpressureTimeout):
+            producer.produce(b"no", timeout=0)
+        gate.set()
+        producer.produce(b"b")
+    assert [record.value for record in peek(memory)] == [b"a", b"b"]
