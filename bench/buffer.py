@@ -8,11 +8,10 @@ Parquet files. None of them has an order between writers, a fence or an ack; SQL
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,7 +34,7 @@ def events(count: int) -> list[bytes]:
 
 def produced(root: Path, lists: list[list[bytes]]) -> Callable[[int], None]:
     def work(size: int) -> None:
-        with _fresh(root, "penstock") as place, Producer(place) as producer:
+        with Producer(_fresh(root, "penstock")) as producer:
             for number in range(size // LIST):
                 producer.produce(lists[number % len(lists)])
 
@@ -44,7 +43,7 @@ def produced(root: Path, lists: list[list[bytes]]) -> Callable[[int], None]:
 
 def produced_one_by_one(root: Path, some: list[bytes]) -> Callable[[int], None]:
     def work(size: int) -> None:
-        with _fresh(root, "penstock") as place, Producer(place) as producer:
+        with Producer(_fresh(root, "penstock")) as producer:
             for number in range(size):
                 producer.produce(some[number % LIST])
 
@@ -53,16 +52,15 @@ def produced_one_by_one(root: Path, some: list[bytes]) -> Callable[[int], None]:
 
 def written_as_files(root: Path, lists: list[list[bytes]]) -> Callable[[int], None]:
     def work(size: int) -> None:
-        with _fresh(root, "files") as place:
-            held: list[bytes] = []
-            bytes_held = files = 0
-            for number in range(size // LIST):
-                some = lists[number % len(lists)]
-                held += some
-                bytes_held += sum(map(len, some))
-                if bytes_held >= FLUSH or number + 1 == size // LIST:
-                    _write_synced(place, f"{files}.jsonl", b"\n".join(held))
-                    held, bytes_held, files = [], 0, files + 1
+        place, held = _fresh(root, "files"), list[bytes]()
+        bytes_held = files = 0
+        for number in range(size // LIST):
+            some = lists[number % len(lists)]
+            held += some
+            bytes_held += sum(map(len, some))
+            if bytes_held >= FLUSH or number + 1 == size // LIST:
+                _write_synced(place, f"{files}.jsonl", b"\n".join(held))
+                held, bytes_held, files = [], 0, files + 1
 
     return work
 
@@ -71,20 +69,19 @@ def written_one_by_one(root: Path, some: list[bytes]) -> Callable[[int], None]:
     """Each event into a list; a file for each thousand of them, as a producer with its default room makes."""
 
     def work(size: int) -> None:
-        with _fresh(root, "files") as place:
-            held: list[bytes] = []
-            for number in range(size):
-                held.append(some[number % LIST])
-                if len(held) == LIST:
-                    _write_synced(place, f"{number}.jsonl", b"\n".join(held))
-                    held.clear()
+        place, held = _fresh(root, "files"), list[bytes]()
+        for number in range(size):
+            held.append(some[number % LIST])
+            if len(held) == LIST:
+                _write_synced(place, f"{number}.jsonl", b"\n".join(held))
+                held.clear()
 
     return work
 
 
 def inserted(root: Path, lists: list[list[bytes]]) -> Callable[[int], None]:
     def work(size: int) -> None:
-        with _fresh(root, "sqlite") as place, closing(_database(place)) as database:
+        with closing(_database(_fresh(root, "sqlite"))) as database:
             for number in range(size // LIST):
                 database.executemany(
                     "INSERT INTO events VALUES (?)", [(event,) for event in lists[number % len(lists)]]
@@ -98,7 +95,7 @@ def inserted(root: Path, lists: list[list[bytes]]) -> Callable[[int], None]:
 
 def inserted_one_by_one(root: Path, some: list[bytes]) -> Callable[[int], None]:
     def work(size: int) -> None:
-        with _fresh(root, "sqlite") as place, closing(_database(place)) as database:
+        with closing(_database(_fresh(root, "sqlite"))) as database:
             for number in range(size):
                 database.execute("INSERT INTO events VALUES (?)", (some[number % LIST],))
                 if number % LIST == LIST - 1:
@@ -152,14 +149,9 @@ def _write_synced(place: Path, name: str, data: bytes) -> None:
     os.close(directory)
 
 
-@contextmanager
-def _fresh(root: Path, name: str) -> Iterator[Path]:
-    place = root / name
-    place.mkdir()
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place)
+def _fresh(root: Path, name: str) -> Path:
+    """A new directory for each round; all of them are removed at the end, for that is nobody's work here."""
+    return Path(tempfile.mkdtemp(prefix=name, dir=root))
 
 
 def _prepare_to_read(root: Path, lists: list[list[bytes]]) -> None:

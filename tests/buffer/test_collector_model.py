@@ -8,28 +8,35 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tests.buffer.collector import wrong_rules
-from tests.buffer.collector.model import LONG_PAUSES, SET_BACK, SHORT_PAUSES, STEPS, Rules, Run, Weather, runs
+from tests.buffer.collector.model import Rules, Run, runs
+from tests.buffer.collector.weather import LONG_PAUSES, SET_BACK, SHORT_PAUSES, STEPS, Weather
 
-FEW = range(400)
+FEW = range(300)
 MANY = [
     pytest.param(range(start, start + 5_000), marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])
     for start in range(1_000, 51_000, 5_000)
 ]
 ENOUGH = range(600)  # in which a wrong rule has to show
-MORE = range(400, 3_000)  # in which what is rare has to come
+MORE = range(300, 3_000)  # in which what is rare has to come
 
-CROOKED = Weather(pauses=(), faults=False, store_times=("steady",))
-PAUSED = Weather(pauses=(LONG_PAUSES,), crooked_clocks=False, faults=False, store_times=("steady",))
-SLOW = Weather(pauses=(SHORT_PAUSES,), crooked_clocks=False, faults=False, store_times=("steady",))
-SLOW_ON_A_FAST_STORE = Weather(
-    pauses=(SHORT_PAUSES,), crooked_clocks=False, faults=False, store_times=("twice as fast",)
-)
-SUSPENDED = Weather(crooked_clocks=False, faults=False, store_times=("steady",), suspend_stops_uptime=True)
+STRAIGHT = Weather(crooked_clocks=False, faults=False, store_times=("steady",))
+CROOKED = replace(STRAIGHT, crooked_clocks=True, pauses=())
+PAUSED = replace(STRAIGHT, pauses=(LONG_PAUSES,))
+SLOW = replace(STRAIGHT, pauses=(SHORT_PAUSES,))
+SLOW_ON_A_FAST_STORE = replace(SLOW, store_times=("twice as fast",))
+SUSPENDED = replace(STRAIGHT, suspend_stops_uptime=True)
 UNINTERRUPTED = Weather(faults=False, store_times=(SET_BACK,), interrupts_producers=False)
+WEATHERS = {
+    "crooked clocks": CROOKED,
+    "long pauses": PAUSED,
+    "short pauses": SLOW,
+    "a fast store": SLOW_ON_A_FAST_STORE,
+}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +129,12 @@ def test_a_grace_period_of_barely_more_than_the_deadline_loses_data_on_a_store_w
 
 def test_reading_the_manifest_before_listing_loses_data_when_the_stores_clock_is_set_back() -> None:
     assert first_loss(UNINTERRUPTED, wrong_rules.MANIFEST_FIRST)
+
+
+@pytest.mark.parametrize("weather", WEATHERS.values(), ids=WEATHERS)
+def test_the_real_rules_lose_nothing_in_the_same_weather(weather: Weather) -> None:
+    for run in runs(range(150), weather):
+        assert run.lost is None, run.story()
 
 
 def test_listing_before_reading_the_manifest_spares_a_quick_producer_even_when_the_stores_clock_is_set_back() -> None:

@@ -157,7 +157,8 @@ class Producer:
             if self._open is not None:
                 self._seal()
             before = list(self._failures)
-            outcomes = [batch.outcome for batch in self._pipeline]
+            # One that has an outcome may still be on its way out of the pipeline: it is from before, if it failed.
+            outcomes = [batch.outcome for batch in self._pipeline if not batch.outcome.done()]
         for outcome in outcomes:
             outcome.wait(None)
         failures = [outcome for outcome in before if outcome.done() and not outcome.is_heard]

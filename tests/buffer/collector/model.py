@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -18,99 +18,18 @@ from unittest.mock import patch
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
 from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.errors import NotFound, PenstockError
-from penstock.storage import DeleteResult, MemoryStore, ObjectStore
-from penstock.storage.object_store import Data
-from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.baton import HOUR, TICK, Actor, Happened, Over, Pace, Schedule
-from tests.buffer.collector.stepped_store import SteppedStore
+from penstock.storage import ObjectStore
+from penstock.testing import FaultyStore
+from tests.buffer.collector.baton import HOUR, Actor, Happened, Over, Schedule
+from tests.buffer.collector.stepped_store import SteppedStore, WatchedMemory
+from tests.buffer.collector.weather import DEADLINE, FAULTS, GRACE, STEPS, Weather
 
 MANIFEST = "ingest/manifest"
-DEADLINE = 300.0
-GRACE = 600.0
-
-_EPOCH = 1_700_000_000.0
-_HASTE = Pace(lulls=(0.0, TICK, 2 * TICK))
-_LULLS = (0.0, 0.0, 0.0, TICK, 1.0, 5.0)
-SHORT_PAUSES = (30.0, 60.0, 90.0, 150.0, 210.0)
-LONG_PAUSES = (DEADLINE - TICK, DEADLINE, GRACE - TICK, GRACE, GRACE + TICK, HOUR, 5 * HOUR, 24 * HOUR)
-_FAULTS = {
-    Fault.READ_ERROR: 0.02,
-    Fault.ERROR_BEFORE: 0.03,
-    Fault.ERROR_AFTER: 0.03,
-    Fault.APPLIED_THEN_CONFLICT: 0.03,
-    Fault.EXISTS_WHILE_ABSENT: 0.03,
-    Fault.THIRD_PARTY_BEFORE: 0.03,
-    Fault.THIRD_PARTY_AFTER: 0.03,
-    Fault.LATE: 0.06,
-}
-
-_CHANGES = ("get manifest", "create manifest", "replace manifest", "back off")
-STEPS = {
-    "producer": (
-        "rest",
-        "get .owner",
-        "create .owner",
-        "read the wall clock",
-        "read the uptime",
-        "put data",
-        *_CHANGES,
-    ),
-    "consumer": ("get data", "rest", *_CHANGES),
-    "collector": ("get .owner", "create .owner", "list ingest", "get manifest", "delete data", "rest"),
-}
 
 Clock: TypeAlias = Callable[[], float]
 MakeCollector: TypeAlias = Callable[[ObjectStore, ConsumerConfig, Clock], GarbageCollector]
-StoreTime: TypeAlias = Callable[[float, random.Random], float]
 
-STORE_TIMES: dict[str, StoreTime] = {
-    "steady": lambda now, _: now,
-    "whole seconds": lambda now, _: now // 1,
-    "half as fast again": lambda now, _: 1.5 * now,
-    "twice as fast": lambda now, _: 2 * now,  # the most that a local store's clock does
-    "of several hosts": lambda now, seeded: now + seeded.choice((-30.0, 0.0, 30.0)),
-}
-SET_BACK = "set back again and again"  # no store that keeps its promises
-_BROKEN_TIMES: dict[str, StoreTime] = {SET_BACK: lambda now, seeded: now - seeded.randint(0, 5) * HOUR}
-
-
-@dataclass(frozen=True)
-class Weather:
-    """What surrounds the code."""
-
-    pauses: tuple[tuple[float, ...], ...] = (SHORT_PAUSES, LONG_PAUSES, SHORT_PAUSES + LONG_PAUSES)
-    """For how long actors are paused; each seed takes one of these."""
-    crooked_clocks: bool = True
-    faults: bool = True
-    store_times: tuple[str, ...] = tuple(STORE_TIMES)
-    suspend_stops_uptime: bool = False
-    interrupts_producers: bool = True
-
-
-class WatchedMemory(MemoryStore):
-    """A store in memory that knows whether anything changed since somebody asked."""
-
-    changed = True
-
-    def put(self, path: str, data: Data) -> str:
-        """Replace an object."""
-        self.changed = True
-        return super().put(path, data)
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        """Create an object."""
-        self.changed = True
-        return super().put_if_absent(path, data)
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        """Replace the object at a version."""
-        self.changed = True
-        return super().put_if_match(path, data, version)
-
-    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        """Delete objects."""
-        self.changed = True
-        return super().delete(paths)
+_EPOCH = 1_700_000_000.0
 
 
 class SteppedProducer(Producer):
@@ -166,13 +85,13 @@ class World:
         self._random = random.Random(seed)
         self._weather = weather
         self._rules = rules
-        self._schedule = Schedule(self._random, self._pace())
-        self._store_time = (STORE_TIMES | _BROKEN_TIMES)[self._random.choice(weather.store_times)]
+        self._schedule = Schedule(self._random, weather.pace(self._random))
+        self._store_time = weather.store_time(self._random)
         self._memory = WatchedMemory("collector-model", clock=self._store_clock)
         self._memory.delete([meta.path for meta in self._memory.list_objects()])
         self._faulty: FaultyStore | None = None
         if weather.faults and self._random.random() < 0.4:
-            self._faulty = FaultyStore(self._memory, seed, rates=_FAULTS, sleep=lambda _: None)
+            self._faulty = FaultyStore(self._memory, seed, rates=FAULTS, sleep=lambda _: None)
         self._enqueued: dict[bytes, tuple[int, str]] = {}
         self._delivered: set[bytes] = set()
         self._lost: str | None = None
@@ -333,12 +252,6 @@ class World:
             return booted + self._schedule.now - (actor.suspended if self._weather.suspend_stops_uptime else 0.0)
 
         return wall, up
-
-    def _pace(self) -> Pace:
-        if not self._weather.pauses:
-            return _HASTE
-        choose = self._random.choice
-        return Pace(_LULLS, choose(self._weather.pauses), choose((0.0, 0.03, 0.1)), choose((0.0, 0.0, 0.02)))
 
 
 def runs(seeds: range, weather: Weather = Weather(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen

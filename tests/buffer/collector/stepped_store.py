@@ -1,11 +1,11 @@
-"""A store whose every call is a step of an actor."""
+"""A store whose every call is a step of an actor, and the one below it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
+from penstock.storage import DeleteResult, MemoryStore, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
 
 Answer = TypeVar("Answer")
@@ -67,6 +67,32 @@ class SteppedStore:
             return call()
         finally:
             self._check()
+
+
+class WatchedMemory(MemoryStore):
+    """A store in memory that knows whether anything changed since somebody asked."""
+
+    changed = True
+
+    def put(self, path: str, data: Data) -> str:
+        """Replace an object."""
+        self.changed = True
+        return super().put(path, data)
+
+    def put_if_absent(self, path: str, data: Data) -> str:
+        """Create an object."""
+        self.changed = True
+        return super().put_if_absent(path, data)
+
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        """Replace the object at a version."""
+        self.changed = True
+        return super().put_if_match(path, data, version)
+
+    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
+        """Delete objects."""
+        self.changed = True
+        return super().delete(paths)
 
 
 def _kind(path: str) -> str:

@@ -13,7 +13,8 @@ from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.pending_batch import PendingBatch
 from penstock.buffer.queue_manifest import QueueManifest, QueueView
 from penstock.storage import ObjectMeta, ObjectStore
-from tests.buffer.collector.model import DEADLINE, GRACE, Clock, Rules, SteppedProducer
+from tests.buffer.collector.model import Clock, Rules, SteppedProducer
+from tests.buffer.collector.weather import DEADLINE, GRACE
 
 
 class _WithClock(GarbageCollector):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Consumer, Manifest, Producer, ProducerConfig
+from penstock.errors import InvalidInput
 from tests.buffer.processes.stopping import (
     ACKED,
     MANIFEST_NOT_WRITTEN,
@@ -56,6 +57,9 @@ DEATHS = [
 ]
 
 
+ACK_WRITTEN_UNHEARD = DEATHS[-1]
+
+
 def produce(root: Path, count: int) -> None:
     """Put so many batches of one entry into the buffer."""
     with Producer(root, ProducerConfig(flush_size_bytes=1)) as producer:
@@ -101,6 +105,12 @@ def test_the_next_consumer_gets_nothing_that_its_caller_knows_to_be_acked(death:
     remembered = knows if knows >= 0 else None
 
     assert drain(tmp_path, remembered) == [(sequence, [b"%d" % sequence]) for sequence in range(knows + 1, 3)]
+
+
+@pytest.mark.parametrize("death", [ACK_WRITTEN_UNHEARD], indirect=True, ids=str)
+def test_a_caller_that_has_not_heard_of_an_ack_that_was_written_is_told_so(death: Death, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"last_acked_sequence 0 .* is 2;"):
+        Consumer(tmp_path, last_acked_sequence=0)
 
 
 @pytest.mark.parametrize(("acks", "first_kept"), [(99, 0), (100, 100), (101, 100), (199, 100), (200, 200)])

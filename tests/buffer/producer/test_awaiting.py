@@ -108,8 +108,11 @@ def test_who_stops_awaiting_disturbs_neither_the_batch_nor_the_others(
     async def wait() -> Written:
         return await handle
 
+    problems: list[object] = []
+
     async def work() -> Written:
-        staying, leaving = asyncio.create_task(wait()), asyncio.create_task(wait())
+        asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
+        leaving, staying = asyncio.create_task(wait()), asyncio.create_task(wait())
         await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -118,6 +121,7 @@ def test_who_stops_awaiting_disturbs_neither_the_batch_nor_the_others(
         return await asyncio.wait_for(staying, PATIENCE)
 
     assert asyncio.run(work()) == handle.result(PATIENCE)
+    assert problems == []
 
 
 def test_awaiting_with_a_timeout_leaves_the_handle_on_its_way(
@@ -141,17 +145,18 @@ def test_a_loop_that_is_gone_when_the_batch_is_done_disturbs_nobody(
 ) -> None:
     store, gate = HookedStore(memory), new_gate()
     store.before("write data", gate, times=1)
-    producer = open_producer(store, flush_size_bytes=1)
-    handle = producer.produce(b"x")
+    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(handle, 0.01)
 
+    async def stay() -> Written:
+        asyncio.get_running_loop().call_soon(gate.open)
+        return await asyncio.wait_for(handle, PATIENCE)
+
     asyncio.run(give_up())
-    gate.open()
-    handle.result(PATIENCE)
-    assert producer.produce(b"y").result(PATIENCE).sequence == 1
+    assert asyncio.run(stay()).sequence == 0
 
 
 def test_handles_can_be_awaited_in_many_loops(memory: ObjectStore, open_producer: OpenProducer) -> None:

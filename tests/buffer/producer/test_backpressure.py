@@ -49,6 +49,18 @@ def test_so_many_bytes_are_taken_and_the_next_one_is_not(
         producer.produce(b"x", timeout=0)
 
 
+@pytest.mark.parametrize("settings", [{"max_buffered_inputs": 11}, {"max_buffered_bytes": 110}], ids=["calls", "bytes"])
+def test_small_calls_leave_the_room_of_what_is_on_its_way_alone(
+    hanging: HookedStore, open_producer: OpenProducer, settings: dict[str, Any]
+) -> None:
+    producer = open_producer(hanging, flush_size_bytes=100, **settings)
+    producer.produce(b"x" * 100, timeout=0)
+    for _ in range(10):
+        producer.produce(b"x", timeout=0)
+    with pytest.raises(BackpressureTimeout):
+        producer.produce(b"x", timeout=0)
+
+
 def test_what_fits_exactly_beside_what_is_on_its_way_is_taken(
     hanging: HookedStore, open_producer: OpenProducer
 ) -> None:

@@ -15,6 +15,13 @@ from tests.buffer.producer.looking import entries
 from tests.processes import PATIENCE
 from tests.servers import BUCKET, ROOT, S3Server
 
+PLAIN = """
+import sys
+from penstock import Producer, ProducerConfig
+Producer(sys.argv[1], ProducerConfig(flush_interval=3600)).produce(b"one")
+sys.exit("multiprocessing.util" in sys.modules)
+"""
+
 
 def leave(way: str, place: str, **environment: str) -> tuple[int, str]:
     """Run the program that leaves; return its status, and all that it said (newer Pythons warn of every fork)."""
@@ -39,6 +46,13 @@ def leave(way: str, place: str, **environment: str) -> tuple[int, str]:
 def test_what_was_taken_is_flushed_at_the_end_of_a_program(tmp_path: Path) -> None:
     assert leave("at the end", str(tmp_path)) == (0, "")
     assert sorted(entries(open_store(tmp_path))) == [b"0", b"1", b"2", b"3", b"4", b"one", b"two"]
+
+
+def test_what_was_taken_is_flushed_at_the_end_of_a_program_that_knows_of_no_other_process(tmp_path: Path) -> None:
+    """Where `multiprocessing` is loaded it would be closed by that, too."""
+    done = subprocess.run([sys.executable, "-c", PLAIN, str(tmp_path)], timeout=PATIENCE, check=False)
+    assert done.returncode == 0
+    assert entries(open_store(tmp_path)) == [b"one"]
 
 
 def test_what_was_taken_is_flushed_at_the_end_of_a_program_on_s3(s3_server: S3Server, fresh_name: str) -> None:
