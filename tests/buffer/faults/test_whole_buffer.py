@@ -77,6 +77,8 @@ class Consuming:
         self.store = FaultyStore(
             MemoryStore(f"{name}-{seed}"), seed, third_party=lambda store, path: self._cut_in(), sleep=lambda _: None
         )
+        # One fault for sure, besides those that come by chance: an absent manifest is created only once in a run.
+        self.store.inject(list(Fault)[seed % len(Fault)])
         self._run = run
         self._taking = threading.RLock()
         self._is_open = self._is_taking = False
