@@ -16,6 +16,7 @@ from enum import StrEnum
 import pyarrow as pa
 
 from penstock.buffer import arrow_stream, framing, zstd
+from penstock.buffer.checks import as_word
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import RECORD_SCHEMA, Entry, Record, records_to_arrow
 
@@ -67,7 +68,7 @@ def encode_batch(
     >>> encode_batch([b"hi"], format="opendata").hex(" ")
     '02 00 00 00 68 69 00 01 00 00 00 01 00'
     """
-    compressed, shape = as_compression(compression), as_format(format)
+    compressed, shape = as_word("compression", Compression, compression), as_word("format", BatchFormat, format)
     if isinstance(entries, bytes | bytearray | memoryview | str | Record) or not isinstance(entries, Iterable):
         raise InvalidInput(f"entries must be a list of bytes or Records, not {type(entries).__name__}")
     return bytes(encode(records_to_arrow(entries), compressed, shape).data)
@@ -140,17 +141,3 @@ def check_values_only(schema: pa.Schema) -> None:
         raise InvalidInput(
             f"the batch format 'opendata' keeps values only, and a record has {' and '.join(more)}; use 'arrow'"
         )
-
-
-def as_format(word: object) -> BatchFormat:
-    """Accept a batch format, or its word."""
-    if isinstance(word, str) and word in set(BatchFormat):
-        return BatchFormat(word)
-    raise InvalidInput(f"format must be one of {', '.join(BatchFormat)}, not {word!r}")
-
-
-def as_compression(word: object) -> Compression:
-    """Accept a compression, or its word."""
-    if isinstance(word, str) and word in set(Compression):
-        return Compression(word)
-    raise InvalidInput(f"compression must be one of {', '.join(Compression)}, not {word!r}")

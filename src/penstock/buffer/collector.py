@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from penstock.buffer.checks import check_config
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.locations import check_owner, is_data_path
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest
-from penstock.errors import InvalidInput, PenstockError, StorageError
+from penstock.errors import StorageError
 from penstock.storage import DeleteResult, ObjectMeta, ObjectStore, open_store, url_of
 
 _DEFAULTS = ConsumerConfig()
@@ -49,8 +50,7 @@ class GarbageCollector:
     """
 
     def __init__(self, where: str | os.PathLike[str] | ObjectStore, config: ConsumerConfig = _DEFAULTS) -> None:
-        if not isinstance(config, ConsumerConfig):
-            raise InvalidInput(f"config must be a ConsumerConfig, not {type(config).__name__}")
+        check_config(config, ConsumerConfig)
         self._store = open_store(where)
         self._config = config
         label = label_of(self._store, config.manifest_path)
@@ -126,10 +126,8 @@ class CollectorThread:
         while not self._collector._stopping.wait(self._interval):
             try:
                 report = self._collector.collect_once()
-            except PenstockError:
-                _log.exception("a cycle of %r failed; the next one comes in %s s", self._collector, self._interval)
             except BaseException:  # noqa: BLE001  nothing that a store of a user's may raise ends the thread
-                _log.exception("a cycle of %r broke; the next one comes in %s s", self._collector, self._interval)
+                _log.exception("a cycle of %r failed; the next one comes in %s s", self._collector, self._interval)
             else:
                 _log.debug("%r: %s", self._collector, report)
 

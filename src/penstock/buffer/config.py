@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression, as_compression, as_format
+from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression
+from penstock.buffer.checks import as_word, check_seconds, check_whole
 from penstock.buffer.locations import OWNER, is_data_name
 from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.errors import InvalidInput
@@ -51,11 +51,11 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
-        object.__setattr__(self, "compression", as_compression(self.compression))
-        object.__setattr__(self, "format", as_format(self.format))
-        object.__setattr__(self, "manifest_format", _as_manifest_format(self.manifest_format))
-        _check_seconds("flush_interval", self.flush_interval, zero=True)
-        _check_seconds("enqueue_deadline", self.enqueue_deadline)
+        object.__setattr__(self, "compression", as_word("compression", Compression, self.compression))
+        object.__setattr__(self, "format", as_word("format", BatchFormat, self.format))
+        object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
+        check_seconds("flush_interval", self.flush_interval, zero=True)
+        check_seconds("enqueue_deadline", self.enqueue_deadline)
         check_whole("flush_size_bytes", self.flush_size_bytes)
         check_whole("max_buffered_inputs", self.max_buffered_inputs)
         check_whole("max_buffered_bytes", self.max_buffered_bytes)
@@ -83,10 +83,10 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
-        object.__setattr__(self, "manifest_format", _as_manifest_format(self.manifest_format))
-        _check_seconds("gc_interval", self.gc_interval, most=_LONGEST)
-        _check_seconds("gc_grace_period", self.gc_grace_period, most=_LONGEST)
-        _check_seconds("enqueue_deadline", self.enqueue_deadline)
+        object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
+        check_seconds("gc_interval", self.gc_interval, most=_LONGEST)
+        check_seconds("gc_grace_period", self.gc_grace_period, most=_LONGEST)
+        check_seconds("enqueue_deadline", self.enqueue_deadline)
         check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
         if not isinstance(self.gc, bool):
             raise InvalidInput(f"gc must be True or False, not {self.gc!r}")
@@ -119,24 +119,3 @@ def _named(field: str, check: Callable[[str], str], value: str) -> str:
         return check(value)
     except InvalidInput as error:
         raise InvalidInput(f"{field}: {error}") from error
-
-
-def _as_manifest_format(word: object) -> ManifestFormat:
-    if isinstance(word, str) and word in set(ManifestFormat):
-        return ManifestFormat(word)
-    raise InvalidInput(f"manifest_format must be one of {', '.join(ManifestFormat)}, not {word!r}")
-
-
-def _check_seconds(field: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not 0 <= value <= most or (value == 0 and not zero):  # type: ignore[operator]  # it is a number
-        allowed = "0 or more" if zero else "above 0"
-        allowed += "" if most == math.inf else f" and at most {most:.0f}"
-        raise InvalidInput(f"{field} must be a number of seconds, {allowed}, not {value!r}")
-
-
-def check_whole(field: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise `InvalidInput` unless a value is a whole number within bounds."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        allowed = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise InvalidInput(f"{field} must be an integer, {allowed}, not {value!r}")

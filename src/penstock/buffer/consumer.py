@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
+from penstock.buffer.checks import check_config, check_whole
 from penstock.buffer.collector import CollectorThread, GarbageCollector
-from penstock.buffer.config import ConsumerConfig, check_whole
+from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest, QueueView
-from penstock.errors import Closed, Fenced, InvalidInput, NotFound, OutOfOrderAck
+from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
 
 _DEFAULTS = ConsumerConfig()
@@ -54,8 +55,7 @@ class Consumer:
         allow_gap: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not isinstance(config, ConsumerConfig):
-            raise InvalidInput(f"config must be a ConsumerConfig, not {type(config).__name__}")
+        check_config(config, ConsumerConfig)
         if last_acked_sequence is not None:
             check_whole("last_acked_sequence", last_acked_sequence, 0)
         self._store = open_store(where)

@@ -194,12 +194,11 @@ class OpenDataQueue:
         except NotFound:
             view = OpenDataView(OpenDataManifest.empty())
         else:
-            if latest is not None and latest.version == found.version and latest.last_modified is not None:
-                view = latest
-            elif latest is not None and latest.version == found.version:
-                view = OpenDataView(latest.manifest, found.version, found.last_modified)
+            if latest is not None and latest.version == found.version:
+                manifest = latest.manifest
             else:
-                view = OpenDataView(OpenDataManifest(found.data), found.version, found.last_modified)
+                manifest = OpenDataManifest(found.data)
+            view = OpenDataView(manifest, found.version, found.last_modified)
         self._remember(view)
         return view
 

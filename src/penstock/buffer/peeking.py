@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from penstock.buffer.batch import MAX_BATCH_BYTES
-from penstock.buffer.config import check_whole
+from penstock.buffer.checks import check_whole
 from penstock.buffer.fetching import read_batch
 from penstock.buffer.manifest import MANIFEST_PATH, Manifest
 from penstock.errors import NotFound

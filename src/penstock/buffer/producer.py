@@ -18,6 +18,7 @@ from types import TracebackType
 
 from penstock.buffer.at_exit import close_at_exit, forget
 from penstock.buffer.batch import BatchFormat, Compression
+from penstock.buffer.checks import check_config
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import check_owner, new_location
@@ -26,7 +27,7 @@ from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, Taken, take
 from penstock.buffer.process import current
 from penstock.buffer.queue_manifest import QueueManifest
-from penstock.buffer.room import Room
+from penstock.buffer.room import LONGEST_WAIT, Room
 from penstock.buffer.write_handle import Outcome, WriteHandle, Written
 from penstock.errors import Closed, InvalidInput, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore, open_store, url_of
@@ -40,7 +41,6 @@ _FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
 _MOST_METADATA = (1 << 32) - 1
 _MOST_FAILURES = 100
 _PATIENCE_AT_START = 1.0
-_LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -71,8 +71,7 @@ class Producer:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        if not isinstance(config, ProducerConfig):
-            raise InvalidInput(f"config must be a ProducerConfig, not {type(config).__name__}")
+        check_config(config, ProducerConfig)
         self._store = open_store(where)
         self._config = config
         self._clock = clock
@@ -300,7 +299,7 @@ class Producer:
                     self._is_pressed = False
                     self._seal()
                 else:
-                    self._work.wait(None if left is None else min(left, _LONGEST_WAIT))
+                    self._work.wait(None if left is None else min(left, LONGEST_WAIT))
             return self._sealed.popleft()
 
     def _write(self, batch: PendingBatch) -> None:

@@ -16,7 +16,7 @@ from penstock.buffer.config import ProducerConfig
 from penstock.buffer.pending_batch import PendingBatch
 from penstock.errors import BackpressureTimeout, Closed
 
-_LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
+LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take room too: four bytes each, in Arrow
 
 
@@ -48,7 +48,9 @@ class Room:
         """Whether a call can be taken at once beside the open batch: there is room, and nobody stands before it."""
         if self.is_awaited:
             return False
-        return self._has_room(count, size) if batch is None else self._has_room_beside(batch, count, size)
+        if batch is None:
+            return self._has_room(count, size)
+        return self._has_left(batch.calls, batch.count + count, batch.bytes + size)
 
     def left(self) -> tuple[int, int]:
         """How many calls and bytes an open batch may take before somebody has to look again."""
@@ -84,7 +86,7 @@ class Room:
                         f"no room for {size} bytes within {timeout} s: {self._calls} calls with {self._bytes} bytes "
                         "are on their way; nothing was taken"
                     )
-                self._freed.wait(None if left is None else min(left, _LONGEST_WAIT))
+                self._freed.wait(None if left is None else min(left, LONGEST_WAIT))
                 if self._is_closed:
                     raise Closed("the producer was closed while this call waited for room; nothing was taken")
         finally:
@@ -105,17 +107,11 @@ class Room:
         return None
 
     def _has_room(self, count: int, size: int) -> bool:
-        if not self._calls:
-            return True  # a call larger than the room passes alone
+        return not self._calls or self._has_left(0, count, size)  # a call larger than the room passes alone
+
+    def _has_left(self, calls_before: int, count: int, size: int) -> bool:
         return (
-            self._calls < self._most_calls
+            self._calls + calls_before < self._most_calls
             and self._bytes + size <= self._most_bytes
             and self._entries + count <= self.most_entries
-        )
-
-    def _has_room_beside(self, batch: PendingBatch, count: int, size: int) -> bool:
-        return (
-            self._calls + batch.calls < self._most_calls
-            and self._bytes + batch.bytes + size <= self._most_bytes
-            and self._entries + batch.count + count <= self.most_entries
         )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.buffer import BatchDescriptor, Manifest
+from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, open_store
 
@@ -24,7 +25,7 @@ def manifest() -> None:
 @manifest_app.command()
 def dump(
     where: Annotated[str, typer.Argument(help="A buffer (directory or URL), or a manifest's own file or URL.")],
-    path: Annotated[str, typer.Option(help="The manifest's path inside the buffer.")] = "ingest/manifest",
+    path: Annotated[str, typer.Option(help="The manifest's path inside the buffer.")] = MANIFEST_PATH,
 ) -> None:
     """Print a manifest as JSON. Takes no epoch, and so disturbs nobody."""
     found = _find(where, path)

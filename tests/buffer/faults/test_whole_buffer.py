@@ -77,7 +77,7 @@ class Consuming:
         self.store = FaultyStore(
             MemoryStore(f"{name}-{seed}"), seed, third_party=lambda store, path: self._cut_in(), sleep=lambda _: None
         )
-        # One fault for sure, besides those that come by chance: an absent manifest is created only once in a run.
+        # One fault for sure, besides those that come by chance: what is absent is created only twice in a run.
         self.store.inject(list(Fault)[seed % len(Fault)])
         self._run = run
         self._taking = threading.RLock()
