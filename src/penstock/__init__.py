@@ -13,6 +13,7 @@ from penstock.buffer import (
     Written,
     peek,
 )
+from penstock.queue import DurableEvent, DurableEventQueue, EventQueue
 from penstock.records import Record
 from penstock.storage import ObjectStore, open_store
 
@@ -23,6 +24,9 @@ __all__ = [
     "ConsumedBatch",
     "Consumer",
     "ConsumerConfig",
+    "DurableEvent",
+    "DurableEventQueue",
+    "EventQueue",
     "FetchHandle",
     "Metadata",
     "ObjectStore",

@@ -1,6 +1,7 @@
 """Every metric the product has, defined once, in this table. They go to `prometheus_client`'s default registry.
 
-Names start with `penstock_` and the room's name. A label `store` or `buffer` is a URL without its credentials.
+Names start with `penstock_` and the room's name. A label `store` or `buffer` is a URL without its credentials,
+`queue` is a path.
 
 May import: nothing of Penstock.
 """
@@ -93,6 +94,30 @@ buffer_manifest_conflicts = Counter(
     "penstock_buffer_manifest_conflicts_total", "Tries that lost a compare-and-set, by role.", ["buffer", "role"]
 )
 
+queue_pushes = Counter("penstock_queue_pushes_total", "Events pushed, and on disk.", ["queue"])
+queue_acks = Counter("penstock_queue_acks_total", "Events acked, and deleted.", ["queue"])
+queue_nacks = Counter("penstock_queue_nacks_total", "Events given back to be taken again.", ["queue"])
+queue_corrupt_skipped = Counter(
+    "penstock_queue_corrupt_skipped_total",
+    "Corrupt keys and events that a pop, a poll or an iterate went past.",
+    ["queue"],
+)
+queue_ready = Gauge("penstock_queue_ready", "Events on disk that are not in flight.", ["queue"])
+queue_in_flight = Gauge(
+    "penstock_queue_in_flight", "Events that were taken, and neither acked nor given back.", ["queue"]
+)
+queue_oldest_age = Gauge(
+    "penstock_queue_oldest_age_seconds",
+    "How long ago the oldest event on disk was pushed, to a second; 0 if there is none.",
+    ["queue"],
+)
+queue_commit_duration = Histogram(
+    "penstock_queue_commit_duration_seconds",
+    "How long a write and its sync took, shared by all pushes and acks that waited for it.",
+    ["queue"],
+    buckets=_SECONDS,
+)
+
 ALL = (
     storage_operations,
     storage_operation_seconds,
@@ -117,4 +142,12 @@ ALL = (
     buffer_enqueue_in_doubt,
     buffer_manifest_writes,
     buffer_manifest_conflicts,
+    queue_pushes,
+    queue_acks,
+    queue_nacks,
+    queue_corrupt_skipped,
+    queue_ready,
+    queue_in_flight,
+    queue_oldest_age,
+    queue_commit_duration,
 )

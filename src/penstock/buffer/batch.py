@@ -16,9 +16,9 @@ from enum import StrEnum
 import pyarrow as pa
 
 from penstock.buffer import arrow_stream, framing, zstd
-from penstock.buffer.checks import as_word
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import RECORD_SCHEMA, Entry, Record, records_to_arrow
+from penstock.storage.checks import as_word
 
 MAX_BATCH_BYTES = 1 << 30
 

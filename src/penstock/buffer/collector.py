@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from penstock.buffer.checks import check_config
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.locations import check_owner, is_data_path
 from penstock.buffer.measures import Measures, label_of
@@ -22,6 +21,7 @@ from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest
 from penstock.errors import StorageError
 from penstock.storage import DeleteResult, ObjectMeta, ObjectStore, open_store, url_of
+from penstock.storage.checks import check_config
 
 _DEFAULTS = ConsumerConfig()
 _AT_ONCE = 500

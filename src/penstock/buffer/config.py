@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression
-from penstock.buffer.checks import as_word, check_seconds, check_whole
 from penstock.buffer.locations import OWNER, is_data_name
 from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.errors import InvalidInput
+from penstock.storage.checks import as_word, check_seconds, check_whole
 from penstock.storage.paths import check_path, check_prefix
 
 DATA_PATH_PREFIX = "ingest"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
-from penstock.buffer.checks import check_config, check_whole
 from penstock.buffer.collector import CollectorThread, GarbageCollector
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import BatchDescriptor
@@ -21,6 +20,7 @@ from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest, QueueView
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage.checks import check_config, check_whole
 
 _DEFAULTS = ConsumerConfig()
 _ACKS_PER_WRITE = 100

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from penstock.buffer.batch import MAX_BATCH_BYTES
-from penstock.buffer.checks import check_whole
 from penstock.buffer.fetching import read_batch
 from penstock.buffer.manifest import MANIFEST_PATH, Manifest
 from penstock.errors import NotFound
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore, open_store
+from penstock.storage.checks import check_whole
 
 
 def peek(

@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-from penstock.buffer.at_exit import close_at_exit, forget
 from penstock.buffer.batch import BatchFormat, Compression
-from penstock.buffer.checks import check_config
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import check_owner, new_location
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, Taken, take
-from penstock.buffer.process import current
 from penstock.buffer.queue_manifest import QueueManifest
 from penstock.buffer.room import LONGEST_WAIT, Room
 from penstock.buffer.write_handle import Outcome, WriteHandle, Written
 from penstock.errors import Closed, InvalidInput, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage.at_exit import close_at_exit, forget
+from penstock.storage.checks import check_config
 from penstock.storage.local.clock import uptime_ns
+from penstock.storage.process import current
 
 _DEFAULTS = ProducerConfig()
 _WRITERS = 4

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.buffer.process import current
 from penstock.errors import InvalidInput
+from penstock.storage.process import current
 
 _log = logging.getLogger(__name__)
 

@@ -4,3 +4,10 @@ What lives here: the edge of a pipeline, where an application hands an event ove
 
 May import: `storage`, `records`, `errors`, `metrics`.
 """
+
+from penstock.queue.codecs import Codec, MsgspecCodec
+from penstock.queue.durable import DurableEventQueue
+from penstock.queue.event import DurableEvent
+from penstock.queue.memory import EventQueue
+
+__all__ = ["Codec", "DurableEvent", "DurableEventQueue", "EventQueue", "MsgspecCodec"]

@@ -56,6 +56,21 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
     raise InvalidInput(f"{redact(scheme, secrets_of(options))}:// is no place for a store: {_SCHEMES}")
 
 
+def local_path(where: str | os.PathLike[str]) -> str:
+    """The path on this host's disk that a bare path or a `file://` URL means.
+
+    Raises `InvalidInput` for any other place.
+    """
+    if not isinstance(where, str | os.PathLike):
+        raise InvalidInput(f"a place on this host's disk is a path or a file:// URL, not {type(where).__name__}")
+    path = os.fsdecode(where)
+    if isinstance(where, str):
+        path = _file_path(where) if where.startswith("file://") else _bare_path(where)
+    if not path or "\0" in path or (isinstance(where, str) and "://" in path):
+        raise InvalidInput(f"{where!r} is no place on this host's disk: it takes a path, or a file:// URL")
+    return os.path.abspath(os.path.expanduser(path))
+
+
 def url_of(store: ObjectStore) -> str:
     """Where a store is, without credentials; the name of its class for one that does not say."""
     return str(getattr(store, "url", type(store).__name__))

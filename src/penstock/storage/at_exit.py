@@ -8,7 +8,7 @@ import sys
 import weakref
 from typing import Protocol
 
-from penstock.buffer.process import current
+from penstock.storage.process import current
 
 
 class Closable(Protocol):

@@ -1,0 +1,396 @@
+"""The RocksDB database of a durable queue: what lies in it, and how it is opened, read, written and synced.
+
+Everything but `write` is called with the queue's lock held; `write` by one thread at a time. Nothing of RocksDB leaves
+this module: an iterator that outlives its database crashes the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import struct
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import Closed, CorruptData, OutcomeUnknown, StorageError
+from penstock.storage.local.folder import sync_directory
+
+if TYPE_CHECKING:
+    from rocksdict import ColumnFamily, Options, Rdict, WriteBatch
+
+NEXT_ID, TIMES = "next_id", "times"
+"""The column families beside that of the events."""
+
+_MIB = 1 << 20
+_MEMTABLE = 16 * _MIB
+_RESERVE = 64 * _MIB
+_LOOK_AGAIN = 0.05  # seconds after which the free space is looked at again
+_NUMBER = struct.Struct(">Q")
+_LAST = (1 << 64) - 1
+
+key_of = _NUMBER.pack
+"""The key of an event id."""
+
+
+class Changes:
+    """What one write does, all of it or nothing.
+
+    `events` get the ids before `next_id`. `time` is an id and the Unix milliseconds of its push, `old_times` are the
+    ids of those that are not needed any more.
+    """
+
+    __slots__ = ("acked", "events", "next_id", "old_times", "time")
+
+    def __init__(self, next_id: int) -> None:
+        self.next_id = next_id
+        self.events: list[bytes] = []
+        self.acked: list[int] = []
+        self.time: tuple[int, int] | None = None
+        self.old_times: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the keys say: how many events there are, the id after the largest, and the keys that are no ids."""
+
+    count: int
+    next_id: int
+    bad_keys: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Handles:
+    """What `rocksdict` gives for an open database. As long as any of it lives, the database is locked."""
+
+    events: Rdict
+    next_id: ColumnFamily
+    times: Rdict
+    times_family: ColumnFamily
+
+    def leak(self) -> None:
+        """Never free it, in this process."""
+        for one in (self.events, self.next_id, self.times, self.times_family):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+class Database:
+    """One database, open until `close`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._handles: _Handles | None = None
+        self._is_closed = False
+        self._looked = -math.inf
+        self._room = 0
+        _make_directory(path)
+        self._open()
+
+    def write(self, changes: Changes) -> None:
+        """Write and sync. Raises `OutcomeUnknown`: it happened or not, and RocksDB may refuse to go on."""
+        at = self._open()
+        try:
+            # Not one write that syncs: rocksdict would hold the interpreter's lock until the disk is done.
+            if len(changes.events) == 1 and not changes.acked and changes.time is None:
+                at.events.put(key_of(changes.next_id - 1), changes.events[0])
+            else:
+                at.events.write(_batch(at, changes))
+            at.events.flush_wal(sync=True)
+        except Exception as error:
+            raise OutcomeUnknown(
+                f"the queue in {self.path} could not be written: {error}. What was not reported as done is not kept, "
+                "unless this process ends before its next write to the queue"
+            ) from error
+
+    def get(self, identifier: int) -> bytes | None:
+        """The bytes of an event."""
+        if not 0 <= identifier < 1 << 64:
+            return None
+        try:
+            data: bytes | None = self._open().events.get(key_of(identifier))
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return data
+
+    def has(self, identifier: int) -> bool:
+        """Whether an event is there."""
+        return self.get(identifier) is not None
+
+    def scan(self, start: int, stop: int, most: float) -> tuple[list[tuple[int, bytes]], int]:
+        """Events in order, from the id `start` to before `stop`, until they have `most` bytes; and where to go on."""
+        found, size = list[tuple[int, bytes]](), 0
+        if start >= stop:
+            return found, stop
+        read = self._open().events.iter()
+        read.seek(key_of(start))
+        while read.valid():
+            key = read.key()
+            if len(key) == _NUMBER.size:
+                identifier: int = _NUMBER.unpack(key)[0]
+                if identifier >= stop:
+                    return found, stop
+                if size > most:
+                    return found, identifier
+                data = read.value()
+                found.append((identifier, data))
+                size += len(data)
+            read.next()
+        self._check(read)
+        return found, stop
+
+    def first_id(self, start: int, stop: int) -> int | None:
+        """The first id from `start` to before `stop` that is there."""
+        found, _ = self.scan(start, stop, -1)
+        return found[0][0] if found else None
+
+    def take_inventory(self) -> Inventory:
+        """Read every key, and no value."""
+        count, bad = 0, list[bytes]()
+        last = b""
+        read = self._open().events.iter()
+        read.seek_to_first()
+        key_, next_, valid = read.key, read.next, read.valid
+        while valid():
+            key = key_()
+            if len(key) == 8:
+                count += 1
+                last = key
+            else:
+                bad.append(key)
+            next_()
+        self._check(read)
+        return Inventory(count, _NUMBER.unpack(last)[0] + 1 if last else 0, bad)
+
+    def next_id(self) -> int:
+        """The next id as it was written down; 0 if none was."""
+        written = self._open().events.get_column_family(NEXT_ID).get(NEXT_ID.encode())
+        if written is None:
+            return 0
+        if len(written) != _NUMBER.size:
+            raise CorruptData(
+                f"the queue in {self.path} has no readable next id ({written[:20]!r}): pushing could use an id twice. "
+                f"Put the right one into the column family {NEXT_ID}, as 8 bytes big-endian"
+            )
+        return int(_NUMBER.unpack(written)[0])
+
+    def time_of(self, identifier: int) -> tuple[int, int] | None:
+        """The last mark of time at or before an event: its id, and Unix milliseconds."""
+        read = self._open().times.iter()
+        read.seek_for_prev(key_of(identifier))
+        if not read.valid():
+            self._check(read)
+            return None
+        return _mark(read.key(), read.value())
+
+    def old_times(self, before: int, most: int) -> list[int]:
+        """The ids of the first marks of time, up to `most` of them, that come before an id."""
+        found: list[int] = []
+        read = self._open().times.iter()
+        read.seek_to_first()
+        while read.valid() and len(found) < most:
+            mark = _mark(read.key(), read.value())
+            if mark is not None and mark[0] >= before:
+                break
+            found += [] if mark is None else [mark[0]]
+            read.next()
+        self._check(read)
+        return found
+
+    def ids(self, start: int) -> list[int]:
+        """Every id from `start` on."""
+        found = list[int]()
+        while start < 1 << 64:
+            events, start = self.scan(start, 1 << 64, _MIB)
+            found += [identifier for identifier, _ in events]
+        return found
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether a push of so many bytes leaves on the disk what acks and compaction need."""
+        now = time.monotonic()
+        if now > self._looked + _LOOK_AGAIN or size > self._room:
+            disk = os.statvfs(self.path)
+            reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // 64)
+            self._looked, self._room = now, disk.f_bavail * disk.f_frsize - reserve
+        if size > self._room:
+            return False
+        self._room -= size
+        return True
+
+    def reopen(self) -> None:
+        """Open anew, after a write failed. Raises `StorageError`, and stays open, if there is no room for that."""
+        logs = sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.name.endswith(".log"))
+        _check_room(self.path, logs + _MIB // 4)
+        self._release()
+        self._open()
+
+    def close(self) -> None:
+        """Release it: after this, another process may open it."""
+        self._is_closed = True
+        self._release()
+
+    def _open(self) -> _Handles:
+        """Open it, unless it is open: it may have been impossible the last time."""
+        if self._handles is not None:
+            return self._handles
+        if self._is_closed:
+            raise Closed(f"the queue in {self.path} is closed")
+        from rocksdict import Rdict
+
+        path = self.path
+        try:
+            families = {NEXT_ID, TIMES}
+            if os.path.exists(os.path.join(path, "CURRENT")):
+                families |= set(Rdict.list_cf(path)) - {"default"}
+            events = Rdict(path, _options(), {name: _options() for name in sorted(families)})
+            self._handles = _Handles(
+                events,
+                events.get_column_family_handle(NEXT_ID),
+                events.get_column_family(TIMES),
+                events.get_column_family_handle(TIMES),
+            )
+        except Exception as error:
+            raise self._cannot_open(error) from error
+        _living.add(self)
+        return self._handles
+
+    def _release(self) -> None:
+        handles, self._handles = self._handles, None
+        if handles is not None:
+            handles.times.close()
+            handles.events.close()
+
+    def _cannot_open(self, error: Exception) -> StorageError | CorruptData:
+        said = str(error)
+        if "lock hold by current process" in said:
+            return StorageError(
+                f"the queue in {self.path} is open in this process already: close it there, or share it"
+            )
+        if "LOCK" in said and ("Resource temporarily unavailable" in said or "No locks" in said):
+            who = _holder(self.path)
+            return StorageError(
+                f"the queue in {self.path} is open in another process{who}: one process at a time has a queue open"
+            )
+        if said.startswith("Corruption"):
+            return CorruptData(f"the queue in {self.path} cannot be opened: {said}")
+        return StorageError(f"the queue in {self.path} cannot be opened: {said}")
+
+    def _check(self, read: object) -> None:
+        """An iterator ends also where it cannot read on. Raises `CorruptData` then: it is not the end."""
+        try:
+            read.status()  # type: ignore[attr-defined]
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> CorruptData | StorageError:
+        kind = CorruptData if str(error).startswith("Corruption") else StorageError
+        return kind(f"the queue in {self.path} could not be read: {error}")
+
+    def leak(self) -> None:
+        """Never free it: this is a forked child, without RocksDB's threads; it would wait for them for ever."""
+        if self._handles is not None:
+            self._handles.leak()
+
+
+_living: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _leak_all() -> None:
+    for database in list(_living):
+        database.leak()
+
+
+os.register_at_fork(after_in_child=_leak_all)
+
+
+def _batch(at: _Handles, changes: Changes) -> WriteBatch:
+    from rocksdict import WriteBatch
+
+    batch = WriteBatch(raw_mode=True)
+    put, delete = batch.put, batch.delete
+    for identifier, data in enumerate(changes.events, changes.next_id - len(changes.events)):
+        put(key_of(identifier), data)
+    for identifier in changes.acked:
+        delete(key_of(identifier))
+    # While the last event is there, its key says what the next id is. It must be written down when that may go.
+    if changes.acked or changes.time is not None:
+        put(NEXT_ID.encode(), _NUMBER.pack(min(changes.next_id, _LAST)), at.next_id)
+    if changes.time is not None:
+        put(key_of(changes.time[0]), _NUMBER.pack(changes.time[1]), at.times_family)
+    for identifier in changes.old_times:
+        delete(key_of(identifier), at.times_family)
+    return batch
+
+
+def _options() -> Options:
+    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
+
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    # Memory: two memtables, a small cache, and the indexes of so many files, however much lies on disk.
+    options.set_write_buffer_size(_MEMTABLE)
+    options.set_max_open_files(256)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(8 * _MIB))
+    table.set_block_size(16 << 10)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    # The families live and die together: else the small ones would hold on to logs that the events do not need.
+    options.set_atomic_flush(True)
+    # A queue is mostly deletes: files that are full of them are compacted, so that a drained queue frees its disk.
+    options.add_compact_on_deletion_collector_factory(1024, 512, 0.5)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(_MIB)
+    return options
+
+
+def _make_directory(path: str) -> None:
+    """Make it and all above it, durably: RocksDB syncs what is in it, and nothing above."""
+    missing: list[str] = []
+    above = path
+    while not os.path.isdir(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    try:
+        os.makedirs(path, exist_ok=True)
+        for made in missing:
+            sync_directory(os.path.dirname(made))
+    except OSError as error:
+        raise StorageError(f"a queue cannot be made in {path}: {error.strerror or error}") from error
+
+
+def _check_room(path: str, size: int) -> None:
+    probe = os.path.join(path, "penstock-room.tmp")
+    try:
+        descriptor = os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        finally:
+            os.close(descriptor)
+            os.unlink(probe)
+    except OSError as error:
+        raise StorageError(
+            f"the queue in {path} takes {size} bytes of free disk to go on after a write that failed: {error.strerror}"
+        ) from error
+
+
+def _holder(path: str) -> str:
+    """Who has the lock, where the system says so. Not by opening the lock file: closing it would drop our own lock."""
+    with suppress(OSError, ValueError, IndexError):
+        inode = os.stat(os.path.join(path, "LOCK")).st_ino
+        with open("/proc/locks") as locks:
+            for line in locks:
+                words = line.split()
+                if words[5].rpartition(":")[2] == str(inode):
+                    return f" (process {int(words[4])})"
+    return ""
+
+
+def _mark(key: bytes, value: bytes) -> tuple[int, int] | None:
+    if len(key) != _NUMBER.size or len(value) != _NUMBER.size:
+        return None
+    return _NUMBER.unpack(key)[0], _NUMBER.unpack(value)[0]

@@ -1,0 +1,453 @@
+"""`DurableEventQueue`: an event is on disk when `push` returns, and stays there until it is acked."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, StorageError, UnknownEvent
+from penstock.queue.codecs import BytesCodec, Codec, bad_key, decoded, encoded
+from penstock.queue.database import Changes, Database, key_of
+from penstock.queue.event import DurableEvent
+from penstock.queue.group_commit import GroupCommit, Work
+from penstock.queue.ledger import Ledger
+from penstock.queue.measures import Measures
+from penstock.queue.waiting import wait_for
+from penstock.queue.walk import Walk
+from penstock.storage.checks import check_seconds
+from penstock.storage.opening import local_path
+from penstock.storage.process import current
+
+Event = TypeVar("Event")
+
+_LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written down
+_WINDOW = 1 << 20
+_MOST_BYTES = 1 << 30  # of one push; RocksDB counts a record in 32 bits
+_ACK_BYTES = 16  # of a write, for each ack in it
+_MARK_EVERY = 1000  # milliseconds
+_OLD_MARKS = 100  # deleted with one new mark, at most
+
+
+class DurableEventQueue(Generic[Event]):
+    """A queue on this host's disk, for one process at a time and any number of its threads; at least once.
+
+    What is pushed and not acked is there again after a restart or a crash, in the order of its ids. `lazy` (the
+    default) reads keys alone when it opens, and values when they are taken; otherwise everything is in memory too.
+    Events are `bytes`, unless there is a `codec`.
+
+    Raises `StorageError` if another process has the queue open, or its disk refuses, and `InvalidInput` for what is no
+    path. See `docs/queue.md`.
+
+    >>> import tempfile
+    >>> with DurableEventQueue(tempfile.mkdtemp()) as queue:
+    ...     pushed = queue.push(b"hello")
+    ...     taken = queue.pop()
+    ...     queue.ack(taken.id)
+    ...     pushed == taken, len(queue)
+    (True, 0)
+    """
+
+    @overload
+    def __init__(
+        self: DurableEventQueue[bytes],
+        path: str | os.PathLike[str],
+        *,
+        lazy: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lazy: bool = True,
+        codec: Codec[Event],
+        clock: Callable[[], float] = time.time,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lazy: bool = True,
+        codec: Codec[Any] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = local_path(path)
+        self._codec: Codec[Any] = _checked_codec(codec)
+        self._clock = clock
+        self._home = current.number
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
+        self._database = Database(self._path)
+        try:
+            inventory = self._database.take_inventory()
+            next_id = max(inventory.next_id, self._database.next_id())
+            self._every_bad_key = tuple(inventory.bad_keys)
+            self._bad_keys = deque(inventory.bad_keys)  # those that no pop has gone past
+            self._ledger = Ledger(
+                self._database, next_id, inventory.count, window=_WINDOW if lazy else math.inf, keeps=not lazy
+            )
+            if not lazy:
+                self._ledger.first()
+            last = self._database.time_of(_LAST_ID)
+            self._marked = None if last is None else last[1]
+        except BaseException:
+            self._database.close()
+            raise
+        self._acks = 0  # how many there were: an iterator looks again whether an event is there after one
+        self._in_doubt = False
+        self._commits = GroupCommit(self._write, repr(self))
+        self._closing = threading.Lock()
+        self._is_closed = False
+        self._is_released = False
+        self._measures = Measures(self._path)
+        cls = DurableEventQueue
+        self._measures.watch(self, cls._count_ready, cls._count_in_flight, cls._oldest_age)
+
+    def __repr__(self) -> str:
+        return f"DurableEventQueue({self._path!r})"
+
+    def __enter__(self) -> DurableEventQueue[Event]:
+        self._check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the database, when what is being written is written. A second `close` does nothing.
+
+        Whoever waits in `poll` gets `Closed`. Events in flight are ready again when the queue is opened the next time.
+        """
+        if self._home != current.number:
+            return  # it is the parent's
+        with self._closing:
+            if self._is_released:
+                return
+            with self._lock:
+                self._is_closed = True
+                self._ready.notify_all()
+            self._measures.unwatch()
+            self._commits.close()
+            with self._lock:
+                self._database.close()
+            self._is_released = True
+
+    def push(self, event: Event) -> DurableEvent[Event]:
+        """Put an event on disk, and return it with its id.
+
+        Raises `InvalidInput` for an event the codec cannot encode, `IdOverflow` when all ids are used, and
+        `StorageError` when the disk refuses: it is not in the queue then.
+        """
+        work = self._pushing([encoded(self._codec, event)])
+        self._commits.commit(work)
+        return DurableEvent(work.first_id, event)
+
+    async def push_async(self, event: Event) -> DurableEvent[Event]:
+        """Do what `push` does, without blocking the loop. To cancel it works until its write has begun."""
+        work = self._pushing([encoded(self._codec, event)])
+        await asyncio.wrap_future(self._commits.commit_later(work))
+        return DurableEvent(work.first_id, event)
+
+    def push_many(self, events: Iterable[Event]) -> list[DurableEvent[Event]]:
+        """Put events on disk in one write: all of them, or none. Raises what `push` raises."""
+        some = list(events)
+        codec = self._codec
+        work = self._pushing([encoded(codec, event, number) for number, event in enumerate(some)])
+        if some:
+            self._commits.commit(work)
+        return [DurableEvent(identifier, event) for identifier, event in enumerate(some, work.first_id)]
+
+    def get(self, id: int) -> DurableEvent[Event] | None:  # noqa: A002  its name is the contract
+        """Look at an event without taking it; None if it is not on disk. Raises `CorruptEvent` if it is unreadable."""
+        _check_id(id)
+        with self._using():
+            data = self._database.get(id) if id < self._ledger.next_id else None
+            return None if data is None else DurableEvent(id, decoded(self._codec, id, data))
+
+    def pop(self, skip_corrupt: bool = False) -> DurableEvent[Event] | None:
+        """Take the ready event with the smallest id, or return None at once. It stays on disk, in flight.
+
+        Raises `CorruptEvent` for a key or a value that cannot be read, each time, until it is called with
+        `skip_corrupt`: that goes past it, and counts it. An event that was gone past is in flight.
+        """
+        self._check()
+        with self._lock:
+            return self._take(skip_corrupt)
+
+    def poll(self, timeout: float | None = 0.1, skip_corrupt: bool = False) -> DurableEvent[Event] | None:
+        """Do what `pop` does; wait for an event up to `timeout` seconds (None: until there is one)."""
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        taken: DurableEvent[Event] | None = None
+
+        def has_taken() -> bool:
+            nonlocal taken
+            taken = self._take(skip_corrupt)
+            return taken is not None
+
+        self._check()
+        with self._lock:
+            wait_for(self._ready, has_taken, timeout)
+        return taken
+
+    def ack(self, id: int) -> None:  # noqa: A002  its name is the contract
+        """Delete an event, for good. One that is unknown, or acked already, is no error."""
+        self.ack_many((id,))
+
+    def ack_many(self, ids: Iterable[int]) -> None:
+        """Delete events in one write. Raises `StorageError` when the disk refuses: they are as they were then."""
+        some = list(ids)
+        for identifier in some:
+            _check_id(identifier)
+        self._check()
+        with self._lock:
+            self._check()
+            leaving = self._ledger.leave(some)
+        if not leaving:
+            return
+        work = Work((), leaving, _ACK_BYTES * len(leaving))
+        try:
+            self._commits.commit(work)
+        finally:
+            if work.is_withdrawn:
+                self._stay(work)
+
+    def nack(self, id: int) -> None:  # noqa: A002  its name is the contract
+        """Make an event that is in flight ready again, with its id. Raises `UnknownEvent` if it is not on disk."""
+        _check_id(id)
+        with self._using():
+            was_taken = self._ledger.give_back(id)
+            if was_taken is None:
+                raise UnknownEvent(f"event {id} is not on disk in {self._path}: it was acked, or never pushed")
+            if was_taken:
+                self._ready.notify()
+                self._measures.nacks.inc()
+
+    def __len__(self) -> int:
+        with self._using():
+            return self._ledger.on_disk
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is acked."""
+        return len(self) == 0
+
+    def ready_len(self) -> int:
+        """How many events are on disk and not in flight."""
+        with self._using():
+            return self._ledger.ready
+
+    def approximate_len(self) -> int:
+        """How many events are on disk, give or take what is being pushed and acked right now; never waits."""
+        self._check()
+        return self._ledger.on_disk
+
+    def iterate(self, skip_corrupt: bool = False) -> Iterator[DurableEvent[Event]]:
+        """All events that are on disk now, in the order of their ids, without taking them.
+
+        What is acked in the meantime does not come any more. At a key or a value that cannot be read it raises
+        `CorruptEvent`, again with each `next`; `skip_corrupt` goes past it, and counts it.
+        """
+        with self._using():
+            return Walk(
+                self._database,
+                self._codec,
+                self._using,
+                end=self._ledger.next_id,
+                bad_keys=self._every_bad_key,
+                acks=lambda: self._acks,
+                on_skip=self._measures.corrupt_skipped.inc if skip_corrupt else None,
+            )
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Hold the lock of a queue that is open, in the process that opened it."""
+        self._check()  # before the lock too: in a forked child it may be held by a thread that is not there
+        with self._lock:
+            self._check()
+            yield
+
+    def _pushing(self, events: list[bytes]) -> Work:
+        self._check()
+        size = sum(map(len, events))
+        if size > _MOST_BYTES:
+            raise InvalidInput(f"one push can have {_MOST_BYTES} bytes, not {size}; nothing was pushed")
+        return Work(events, (), size)
+
+    def _take(self, skip_corrupt: bool) -> DurableEvent[Event] | None:
+        """Take the next event. The order matters: nothing moves before it was decoded."""
+        while True:
+            self._check()
+            found = self._ledger.first()
+            if self._bad_keys and (found is None or self._bad_keys[0] < key_of(found[0])):
+                if not skip_corrupt:
+                    raise bad_key(self._path, self._bad_keys[0])
+                self._bad_keys.popleft()
+                self._measures.corrupt_skipped.inc()
+                continue
+            if found is None:
+                return None
+            identifier, data = found
+            if data is None:
+                data = self._read(identifier)
+            try:
+                event = decoded(self._codec, identifier, data)
+            except CorruptEvent:
+                if not skip_corrupt:
+                    raise
+                self._ledger.take(identifier)
+                self._measures.corrupt_skipped.inc()
+                continue
+            taken = DurableEvent(identifier, event)
+            self._ledger.take(identifier)
+            return taken
+
+    def _read(self, identifier: int) -> bytes:
+        data = self._database.get(identifier)
+        if data is None:
+            raise StorageError(f"event {identifier} is not on disk in {self._path}, though nobody has acked it")
+        return data
+
+    def _write(self, works: Sequence[Work]) -> None:
+        """Write what some calls want, and move on in memory. One thread at a time is here: the leader."""
+        try:
+            if self._in_doubt:
+                self._mend()
+            changes = self._changes(works)
+            events, acked = changes.events, changes.acked
+            self._in_doubt = True
+            if events or acked:
+                began = time.perf_counter()
+                self._database.write(changes)
+                self._measures.commit_duration.observe(time.perf_counter() - began)
+            with self._lock:
+                if events:
+                    self._ledger.add(events)
+                    self._ready.notify(len(events))
+                if acked:
+                    self._ledger.forget(acked)
+                    self._acks += len(acked)
+            self._in_doubt = False
+        except BaseException:
+            for work in works:
+                self._stay(work)
+            raise
+        if events:
+            self._measures.pushes.inc(len(events))
+        if acked:
+            self._measures.acks.inc(len(acked))
+
+    def _stay(self, work: Work) -> None:
+        """Put back what could not be acked."""
+        with self._lock:
+            if self._ledger.stay(work.acked):
+                self._ready.notify(len(work.acked))
+
+    def _changes(self, works: Sequence[Work]) -> Changes:
+        """Bring the work of some calls together. Those whose ids have run out, or that find no room, are left out."""
+        changes = Changes(self._ledger.next_id)
+        for work in works:
+            changes.acked += work.acked
+            if not work.events:
+                continue
+            if changes.next_id + len(work.events) > _LAST_ID:
+                work.error = IdOverflow(f"{self!r} has used its last id, {changes.next_id - 1}: nothing was pushed")
+            elif not self._database.has_room_for(work.size):
+                work.error = StorageError(
+                    f"the disk of {self!r} is full, but for what acks need: nothing was pushed. Ack, or free some space"
+                )
+            else:
+                work.first_id = changes.next_id
+                changes.next_id += len(work.events)
+                changes.events += work.events
+        if changes.events:
+            self._mark_time(changes)
+        return changes
+
+    def _mark_time(self, changes: Changes) -> None:
+        """Write down the time with the first push of each second, and delete marks that no event needs any more."""
+        now = self._now()
+        if self._marked is not None and 0 <= now - self._marked < _MARK_EVERY:
+            return
+        self._marked = now
+        changes.time = changes.next_id - len(changes.events), now
+        with self._lock:
+            oldest = self._ledger.oldest()
+            needed = None if oldest is None else self._database.time_of(oldest)
+            until = changes.time[0] if needed is None else needed[0]
+            changes.old_times = self._database.old_times(until, _OLD_MARKS)
+
+    def _mend(self) -> None:
+        """Find out what has become of a write that failed, and take back what was not reported as done."""
+        with self._lock:
+            ledger, database = self._ledger, self._database
+            database.reopen()
+            strays = database.ids(ledger.next_id)
+            if strays:
+                changes = Changes(ledger.next_id)
+                changes.acked = strays
+                database.write(changes)
+            ledger.mend(database.take_inventory().count)
+            self._in_doubt = False
+
+    def _now(self) -> int:
+        return min(max(int(self._clock() * 1000), 0), _LAST_ID)
+
+    def _check(self) -> None:
+        if self._home != current.number:
+            raise InvalidInput(
+                f"{self!r} was opened in the process {self._home}, and one process at a time has a queue open: this "
+                f"forked child ({current.number}) cannot use it"
+            )
+        if self._is_closed:
+            raise Closed(f"{self!r} is closed")
+
+    def _ask(self, question: Callable[[], float]) -> float:
+        """Answer a gauge; not a number, where there is nothing to say."""
+        if self._home != current.number:
+            return math.nan
+        with self._lock:
+            return math.nan if self._is_closed else question()
+
+    def _count_ready(self) -> float:
+        return self._ask(lambda: self._ledger.ready)
+
+    def _count_in_flight(self) -> float:
+        return self._ask(lambda: len(self._ledger.in_flight))
+
+    def _oldest_age(self) -> float:
+        return self._ask(self._age)
+
+    def _age(self) -> float:
+        oldest = self._ledger.oldest()
+        if oldest is None:
+            return 0.0
+        mark = self._database.time_of(oldest)
+        return math.nan if mark is None else max(self._now() - mark[1], 0) / 1000
+
+
+def _checked_codec(codec: Codec[Any] | None) -> Codec[Any]:
+    if codec is None:
+        return BytesCodec()
+    for name in ("encode", "decode"):
+        if not callable(getattr(codec, name, None)):
+            raise InvalidInput(f"codec must have encode and decode, and {type(codec).__name__} has no {name}")
+    return codec
+
+
+def _check_id(id: object) -> None:  # noqa: A002
+    if not isinstance(id, int) or isinstance(id, bool):
+        raise InvalidInput(f"an event id is an integer, not {id!r}")

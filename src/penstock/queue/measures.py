@@ -1,0 +1,53 @@
+"""The metrics of one queue, bound to its label."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from penstock import metrics
+
+Owner = TypeVar("Owner")
+
+
+class Measures:
+    """Every metric of a queue, ready to be counted. The gauges ask the queue when they are read."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self.pushes = metrics.queue_pushes.labels(label)
+        self.acks = metrics.queue_acks.labels(label)
+        self.nacks = metrics.queue_nacks.labels(label)
+        self.corrupt_skipped = metrics.queue_corrupt_skipped.labels(label)
+        self.commit_duration = metrics.queue_commit_duration.labels(label)
+
+    def watch(
+        self,
+        queue: Owner,
+        ready: Callable[[Owner], float],
+        in_flight: Callable[[Owner], float],
+        oldest_age: Callable[[Owner], float],
+    ) -> None:
+        """Let the gauges ask the queue, as long as it lives."""
+        for gauge, ask in zip(_GAUGES, (ready, in_flight, oldest_age), strict=True):
+            gauge.labels(self._label).set_function(_asking(weakref.ref(queue), ask))
+
+    def unwatch(self) -> None:
+        """Take the gauges away: a queue that is closed has nothing to say."""
+        for gauge in _GAUGES:
+            with suppress(KeyError):
+                gauge.remove(self._label)
+
+
+_GAUGES = (metrics.queue_ready, metrics.queue_in_flight, metrics.queue_oldest_age)
+
+
+def _asking(queue: weakref.ref[Owner], ask: Callable[[Owner], float]) -> Callable[[], float]:
+    def answer() -> float:
+        owner = queue()
+        return math.nan if owner is None else ask(owner)
+
+    return answer

@@ -1,0 +1,99 @@
+"""`EventQueue`: events in memory, between the threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Generic, TypeVar
+
+from penstock.errors import BackpressureTimeout, InvalidInput
+from penstock.queue.waiting import wait_for
+from penstock.storage.checks import check_seconds, check_whole
+
+Event = TypeVar("Event")
+
+
+class EventQueue(Generic[Event]):
+    """A queue in memory for any number of threads; without bound unless `maxsize` is given.
+
+    Its events are gone with the process: `DurableEventQueue` keeps them. An event may be anything but None, which
+    says that there is none.
+
+    >>> queue = EventQueue[str]()
+    >>> queue.push("first"), queue.push("second"), queue.push_front("before both")
+    (None, None, None)
+    >>> queue.pop(), len(queue)
+    ('before both', 2)
+    """
+
+    def __init__(self, maxsize: int | None = None) -> None:
+        if maxsize is not None:
+            check_whole("maxsize", maxsize)
+        self._maxsize = maxsize
+        self._events = deque[Event]()
+        self._lock = threading.Lock()
+        self._came = threading.Condition(self._lock)
+        self._left = threading.Condition(self._lock)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __repr__(self) -> str:
+        bound = "" if self._maxsize is None else f" of at most {self._maxsize}"
+        return f"EventQueue({len(self)} events{bound})"
+
+    def push(self, event: Event, timeout: float | None = None) -> None:
+        """Add an event at the end. Where there is a `maxsize` and no room, wait for it.
+
+        Raises `BackpressureTimeout` when there was no room within `timeout` seconds: the event was not taken.
+        """
+        _check_event(event)
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        with self._lock:
+            if self._maxsize is not None and len(self._events) >= self._maxsize:
+                self._wait_for_room(self._maxsize, timeout)
+            self._events.append(event)
+            self._came.notify()
+
+    def push_front(self, event: Event) -> None:
+        """Put an event before all others, to be the next. It never waits.
+
+        It is for an event that was taken and has to go back: whoever took it may be the only one who makes room.
+        """
+        _check_event(event)
+        with self._lock:
+            self._events.appendleft(event)
+            self._came.notify()
+
+    def pop(self) -> Event | None:
+        """Take the first event, or return None at once."""
+        with self._lock:
+            return self._take()
+
+    def poll(self, timeout: float | None = 0.1) -> Event | None:
+        """Take the first event; wait for one up to `timeout` seconds (None: until there is one)."""
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        with self._lock:
+            wait_for(self._came, lambda: bool(self._events), timeout)
+            return self._take()
+
+    def _take(self) -> Event | None:
+        if not self._events:
+            return None
+        event = self._events.popleft()
+        self._left.notify()
+        return event
+
+    def _wait_for_room(self, most: int, timeout: float | None) -> None:
+        if not wait_for(self._left, lambda: len(self._events) < most, timeout):
+            raise BackpressureTimeout(
+                f"no room within {timeout} s: {len(self._events)} events of at most {most} are in the queue; "
+                "this one was not taken"
+            )
+
+
+def _check_event(event: object) -> None:
+    if event is None:
+        raise InvalidInput("an event cannot be None: that is how pop and poll say that there is none")

@@ -1,0 +1,91 @@
+"""Going over the events on disk without taking them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import CorruptEvent
+from penstock.queue.codecs import Codec, bad_key, decoded
+from penstock.queue.database import Database, key_of
+from penstock.queue.event import DurableEvent
+
+Event = TypeVar("Event")
+
+_AT_ONCE = 1 << 20  # bytes
+
+
+class Walk(Generic[Event]):
+    """An iterator over the events before the id `end`. At one that cannot be read it stays, unless it may skip.
+
+    It reads some at a time: one long look at the database would keep the disk space of what is acked meanwhile.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        codec: Codec[Any],
+        using: Callable[[], AbstractContextManager[None]],
+        *,
+        end: int,
+        bad_keys: Iterable[bytes],
+        acks: Callable[[], int],
+        on_skip: Callable[[], None] | None,
+    ) -> None:
+        self._database = database
+        self._codec = codec
+        self._using = using
+        self._end = end
+        self._bad_keys = deque(bad_keys)
+        self._acks = acks
+        self._acks_then = 0
+        self._on_skip = on_skip
+        self._read = deque[tuple[int, bytes]]()
+        self._position = 0
+
+    def __iter__(self) -> Walk[Event]:
+        return self
+
+    def __next__(self) -> DurableEvent[Event]:
+        with self._using():
+            while True:
+                self._read_on()
+                try:
+                    return self._step()
+                except CorruptEvent:
+                    if self._on_skip is None:
+                        raise
+                    self._on_skip()
+                    self._skip()
+
+    def _read_on(self) -> None:
+        """See to it that the first of what was read is there still."""
+        while True:
+            if not self._read and self._position < self._end:
+                self._acks_then = self._acks()
+                events, self._position = self._database.scan(self._position, self._end, _AT_ONCE)
+                self._read.extend(events)
+            if not self._read or self._acks() == self._acks_then or self._database.has(self._read[0][0]):
+                return
+            self._read.popleft()
+
+    def _is_at_bad_key(self) -> bool:
+        return bool(self._bad_keys) and (not self._read or self._bad_keys[0] < key_of(self._read[0][0]))
+
+    def _step(self) -> DurableEvent[Event]:
+        if self._is_at_bad_key():
+            raise bad_key(self._database.path, self._bad_keys[0])
+        if not self._read:
+            raise StopIteration
+        identifier, data = self._read[0]
+        event = DurableEvent(identifier, decoded(self._codec, identifier, data))
+        self._read.popleft()
+        return event
+
+    def _skip(self) -> None:
+        if self._is_at_bad_key():
+            self._bad_keys.popleft()
+        else:
+            self._read.popleft()
