@@ -41,6 +41,9 @@ class BytesCodec:
         return data
 
 
+PLAIN = BytesCodec()
+
+
 class MsgspecCodec(Generic[Event]):
     """Events of any type that `msgspec` knows: a Struct, a dataclass, a TypedDict, builtins.
 

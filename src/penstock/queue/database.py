@@ -10,18 +10,19 @@ import ctypes
 import math
 import os
 import struct
-import time
+import threading
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Closed, CorruptData, OutcomeUnknown, StorageError
 from penstock.storage.local.folder import sync_directory
 
 if TYPE_CHECKING:
-    from rocksdict import ColumnFamily, Options, Rdict, WriteBatch
+    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch, WriteOptions
 
 NEXT_ID, TIMES = "next_id", "times"
 """The column families beside that of the events."""
@@ -31,6 +32,7 @@ _MEMTABLE = 16 * _MIB
 _RESERVE = 64 * _MIB
 _LOOK_AGAIN = 0.05  # seconds after which the free space is looked at again
 _NUMBER = struct.Struct(">Q")
+_ID_BYTES = _NUMBER.size
 _LAST = (1 << 64) - 1
 
 key_of = _NUMBER.pack
@@ -71,6 +73,8 @@ class _Handles:
     next_id: ColumnFamily
     times: Rdict
     times_family: ColumnFamily
+    synced: WriteOptions
+    unsynced: WriteOptions
 
     def leak(self) -> None:
         """Never free it, in this process."""
@@ -94,12 +98,16 @@ class Database:
         """Write and sync. Raises `OutcomeUnknown`: it happened or not, and RocksDB may refuse to go on."""
         at = self._open()
         try:
-            # Not one write that syncs: rocksdict would hold the interpreter's lock until the disk is done.
+            alone = threading.active_count() == 1
+            options = at.synced if alone else at.unsynced
             if len(changes.events) == 1 and not changes.acked and changes.time is None:
-                at.events.put(key_of(changes.next_id - 1), changes.events[0])
+                at.events.put(key_of(changes.next_id - 1), changes.events[0], options)
             else:
-                at.events.write(_batch(at, changes))
-            at.events.flush_wal(sync=True)
+                at.events.write(_batch(at, changes), options)
+            # Where there are other threads, not one write that syncs: rocksdict would hold the interpreter's lock
+            # until the disk is done.
+            if not alone:
+                at.events.flush_wal(sync=True)
         except Exception as error:
             raise OutcomeUnknown(
                 f"the queue in {self.path} could not be written: {error}. What was not reported as done is not kept, "
@@ -120,49 +128,52 @@ class Database:
         """Whether an event is there."""
         return self.get(identifier) is not None
 
-    def scan(self, start: int, stop: int, most: float) -> tuple[list[tuple[int, bytes]], int]:
-        """Events in order, from the id `start` to before `stop`, until they have `most` bytes; and where to go on."""
-        found, size = list[tuple[int, bytes]](), 0
+    def scan(self, start: int, stop: int, most: float) -> tuple[deque[tuple[int, bytes]], int, int]:
+        """Events in order, from the id `start` to before `stop`, until they have `most` bytes.
+
+        Returns them, the id to go on from, and how many bytes they have.
+        """
+        found, size = deque[tuple[int, bytes]](), 0
         if start >= stop:
-            return found, stop
-        read = self._open().events.iter()
-        read.seek(key_of(start))
-        while read.valid():
-            key = read.key()
-            if len(key) == _NUMBER.size:
+            return found, stop, 0
+        key: Any = key_of(start)
+        events = self._open().events.items(from_key=key)
+        try:
+            for key, data in events:
+                if len(key) != _ID_BYTES:
+                    continue
                 identifier: int = _NUMBER.unpack(key)[0]
                 if identifier >= stop:
-                    return found, stop
+                    return found, stop, size
                 if size > most:
-                    return found, identifier
-                data = read.value()
+                    return found, identifier, size
                 found.append((identifier, data))
                 size += len(data)
-            read.next()
-        self._check(read)
-        return found, stop
+        except Exception as error:
+            raise self._unreadable(error) from error
+        self._check_end(key)
+        return found, stop, size
 
     def first_id(self, start: int, stop: int) -> int | None:
         """The first id from `start` to before `stop` that is there."""
-        found, _ = self.scan(start, stop, -1)
-        return found[0][0] if found else None
+        _, identifier, _ = self.scan(start, stop, -1)
+        return None if identifier == stop else identifier
 
     def take_inventory(self) -> Inventory:
         """Read every key, and no value."""
         count, bad = 0, list[bytes]()
+        key: Any = b""
         last = b""
-        read = self._open().events.iter()
-        read.seek_to_first()
-        key_, next_, valid = read.key, read.next, read.valid
-        while valid():
-            key = key_()
-            if len(key) == 8:
-                count += 1
-                last = key
-            else:
-                bad.append(key)
-            next_()
-        self._check(read)
+        try:
+            for key in self._open().events.keys():  # noqa: SIM118  it is no dict
+                if len(key) == _ID_BYTES:
+                    count += 1
+                    last = key
+                else:
+                    bad.append(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        self._check_end(key)
         return Inventory(count, _NUMBER.unpack(last)[0] + 1 if last else 0, bad)
 
     def next_id(self) -> int:
@@ -204,14 +215,13 @@ class Database:
         """Every id from `start` on."""
         found = list[int]()
         while start < 1 << 64:
-            events, start = self.scan(start, 1 << 64, _MIB)
+            events, start, _ = self.scan(start, 1 << 64, _MIB)
             found += [identifier for identifier, _ in events]
         return found
 
-    def has_room_for(self, size: int) -> bool:
-        """Whether a push of so many bytes leaves on the disk what acks and compaction need."""
-        now = time.monotonic()
-        if now > self._looked + _LOOK_AGAIN or size > self._room:
+    def has_room_for(self, size: int, now: float) -> bool:
+        """Whether a push of so many bytes, now, leaves on the disk what acks and compaction need."""
+        if size > self._room or not 0 <= now - self._looked < _LOOK_AGAIN:
             disk = os.statvfs(self.path)
             reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // 64)
             self._looked, self._room = now, disk.f_bavail * disk.f_frsize - reserve
@@ -251,6 +261,8 @@ class Database:
                 events.get_column_family_handle(NEXT_ID),
                 events.get_column_family(TIMES),
                 events.get_column_family_handle(TIMES),
+                _writing(sync=True),
+                _writing(sync=False),
             )
         except Exception as error:
             raise self._cannot_open(error) from error
@@ -278,10 +290,18 @@ class Database:
             return CorruptData(f"the queue in {self.path} cannot be opened: {said}")
         return StorageError(f"the queue in {self.path} cannot be opened: {said}")
 
-    def _check(self, read: object) -> None:
-        """An iterator ends also where it cannot read on. Raises `CorruptData` then: it is not the end."""
+    def _check_end(self, last: bytes) -> None:
+        """Raise `CorruptData` if the last key that was read is not the last: what is unreadable looks like the end."""
+        read = self._open().events.iter()
+        read.seek(last)
+        if read.valid() and read.key() == last:
+            read.next()
+        self._check(read)
+
+    def _check(self, read: RdictIter) -> None:
+        """Raise what stopped an iterator, if it was not the end."""
         try:
-            read.status()  # type: ignore[attr-defined]
+            read.status()
         except Exception as error:
             raise self._unreadable(error) from error
 
@@ -323,6 +343,14 @@ def _batch(at: _Handles, changes: Changes) -> WriteBatch:
     for identifier in changes.old_times:
         delete(key_of(identifier), at.times_family)
     return batch
+
+
+def _writing(*, sync: bool) -> WriteOptions:
+    from rocksdict import WriteOptions
+
+    options = WriteOptions()
+    options.sync = sync
+    return options
 
 
 def _options() -> Options:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, StorageError, UnknownEvent
-from penstock.queue.codecs import BytesCodec, Codec, bad_key, decoded, encoded
+from penstock.queue.codecs import PLAIN, Codec, bad_key, decoded, encoded
 from penstock.queue.database import Changes, Database, key_of
 from penstock.queue.event import DurableEvent
 from penstock.queue.group_commit import GroupCommit, Work
@@ -32,7 +32,7 @@ _LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written do
 _WINDOW = 1 << 20
 _MOST_BYTES = 1 << 30  # of one push; RocksDB counts a record in 32 bits
 _ACK_BYTES = 16  # of a write, for each ack in it
-_MARK_EVERY = 1000  # milliseconds
+_MARK_EVERY = 1.0  # second
 _OLD_MARKS = 100  # deleted with one new mark, at most
 
 
@@ -97,14 +97,12 @@ class DurableEventQueue(Generic[Event]):
             self._ledger = Ledger(
                 self._database, next_id, inventory.count, window=_WINDOW if lazy else math.inf, keeps=not lazy
             )
-            if not lazy:
-                self._ledger.first()
-            last = self._database.time_of(_LAST_ID)
-            self._marked = None if last is None else last[1]
+            self._ledger.first()  # of an eager queue, this reads everything
         except BaseException:
             self._database.close()
             raise
         self._acks = 0  # how many there were: an iterator looks again whether an event is there after one
+        self._marked = -math.inf  # when a time was written down last
         self._in_doubt = False
         self._commits = GroupCommit(self._write, repr(self))
         self._closing = threading.Lock()
@@ -151,13 +149,15 @@ class DurableEventQueue(Generic[Event]):
         Raises `InvalidInput` for an event the codec cannot encode, `IdOverflow` when all ids are used, and
         `StorageError` when the disk refuses: it is not in the queue then.
         """
-        work = self._pushing([encoded(self._codec, event)])
+        data = encoded(self._codec, event)
+        work = self._pushing((data,), len(data))
         self._commits.commit(work)
         return DurableEvent(work.first_id, event)
 
     async def push_async(self, event: Event) -> DurableEvent[Event]:
         """Do what `push` does, without blocking the loop. To cancel it works until its write has begun."""
-        work = self._pushing([encoded(self._codec, event)])
+        data = encoded(self._codec, event)
+        work = self._pushing((data,), len(data))
         await asyncio.wrap_future(self._commits.commit_later(work))
         return DurableEvent(work.first_id, event)
 
@@ -165,7 +165,8 @@ class DurableEventQueue(Generic[Event]):
         """Put events on disk in one write: all of them, or none. Raises what `push` raises."""
         some = list(events)
         codec = self._codec
-        work = self._pushing([encoded(codec, event, number) for number, event in enumerate(some)])
+        data = [encoded(codec, event, number) for number, event in enumerate(some)]
+        work = self._pushing(data, sum(map(len, data)))
         if some:
             self._commits.commit(work)
         return [DurableEvent(identifier, event) for identifier, event in enumerate(some, work.first_id)]
@@ -210,8 +211,9 @@ class DurableEventQueue(Generic[Event]):
     def ack_many(self, ids: Iterable[int]) -> None:
         """Delete events in one write. Raises `StorageError` when the disk refuses: they are as they were then."""
         some = list(ids)
-        for identifier in some:
-            _check_id(identifier)
+        if set(map(type, some)) - {int}:
+            for identifier in some:
+                _check_id(identifier)
         self._check()
         with self._lock:
             self._check()
@@ -280,9 +282,8 @@ class DurableEventQueue(Generic[Event]):
             self._check()
             yield
 
-    def _pushing(self, events: list[bytes]) -> Work:
+    def _pushing(self, events: Sequence[bytes], size: int) -> Work:
         self._check()
-        size = sum(map(len, events))
         if size > _MOST_BYTES:
             raise InvalidInput(f"one push can have {_MOST_BYTES} bytes, not {size}; nothing was pushed")
         return Work(events, (), size)
@@ -290,7 +291,8 @@ class DurableEventQueue(Generic[Event]):
     def _take(self, skip_corrupt: bool) -> DurableEvent[Event] | None:
         """Take the next event. The order matters: nothing moves before it was decoded."""
         while True:
-            self._check()
+            if self._is_closed:
+                raise Closed(f"{self!r} is closed")
             found = self._ledger.first()
             if self._bad_keys and (found is None or self._bad_keys[0] < key_of(found[0])):
                 if not skip_corrupt:
@@ -359,13 +361,13 @@ class DurableEventQueue(Generic[Event]):
     def _changes(self, works: Sequence[Work]) -> Changes:
         """Bring the work of some calls together. Those whose ids have run out, or that find no room, are left out."""
         changes = Changes(self._ledger.next_id)
+        now = self._clock()
         for work in works:
-            changes.acked += work.acked
             if not work.events:
-                continue
-            if changes.next_id + len(work.events) > _LAST_ID:
+                changes.acked += work.acked
+            elif changes.next_id + len(work.events) > _LAST_ID:
                 work.error = IdOverflow(f"{self!r} has used its last id, {changes.next_id - 1}: nothing was pushed")
-            elif not self._database.has_room_for(work.size):
+            elif not self._database.has_room_for(work.size, now):
                 work.error = StorageError(
                     f"the disk of {self!r} is full, but for what acks need: nothing was pushed. Ack, or free some space"
                 )
@@ -373,17 +375,14 @@ class DurableEventQueue(Generic[Event]):
                 work.first_id = changes.next_id
                 changes.next_id += len(work.events)
                 changes.events += work.events
-        if changes.events:
-            self._mark_time(changes)
+        if changes.events and not 0 <= now - self._marked < _MARK_EVERY:
+            self._mark_time(changes, now)
         return changes
 
-    def _mark_time(self, changes: Changes) -> None:
-        """Write down the time with the first push of each second, and delete marks that no event needs any more."""
-        now = self._now()
-        if self._marked is not None and 0 <= now - self._marked < _MARK_EVERY:
-            return
+    def _mark_time(self, changes: Changes, now: float) -> None:
+        """Write down when the first of these events was pushed, and delete marks that no event needs any more."""
         self._marked = now
-        changes.time = changes.next_id - len(changes.events), now
+        changes.time = changes.next_id - len(changes.events), _milliseconds(now)
         with self._lock:
             oldest = self._ledger.oldest()
             needed = None if oldest is None else self._database.time_of(oldest)
@@ -402,9 +401,6 @@ class DurableEventQueue(Generic[Event]):
                 database.write(changes)
             ledger.mend(database.take_inventory().count)
             self._in_doubt = False
-
-    def _now(self) -> int:
-        return min(max(int(self._clock() * 1000), 0), _LAST_ID)
 
     def _check(self) -> None:
         if self._home != current.number:
@@ -436,12 +432,16 @@ class DurableEventQueue(Generic[Event]):
         if oldest is None:
             return 0.0
         mark = self._database.time_of(oldest)
-        return math.nan if mark is None else max(self._now() - mark[1], 0) / 1000
+        return math.nan if mark is None else max(_milliseconds(self._clock()) - mark[1], 0) / 1000
+
+
+def _milliseconds(now: float) -> int:
+    return min(max(int(now * 1000), 0), _LAST_ID)
 
 
 def _checked_codec(codec: Codec[Any] | None) -> Codec[Any]:
     if codec is None:
-        return BytesCodec()
+        return PLAIN
     for name in ("encode", "decode"):
         if not callable(getattr(codec, name, None)):
             raise InvalidInput(f"codec must have encode and decode, and {type(codec).__name__} has no {name}")

@@ -3,10 +3,12 @@
 Every id below `next_id` that is on disk is in exactly one place:
 
 - `in_flight`: taken, neither acked nor given back;
-- `returned`: given back, so ready again;
-- `leaving`: its ack is being written;
-- `ahead`: ready, and its bytes were read already;
-- at or above `scanned`: ready, and not looked at yet.
+- `_returned`: given back, so ready again; they are all before the cursor;
+- `_leaving`: its ack is being written, wherever it was before;
+- at or above the cursor: ready, and never taken.
+
+So the smallest ready id is the smallest that was returned, or the first on disk from the cursor on. The bytes of what
+comes next from there on are read some at a time, into `_ahead`.
 
 Ids at or above `next_id` are nobody's business: what is there was not synced yet.
 
@@ -17,19 +19,12 @@ that a Ctrl-C cannot come between them: there is no call in them.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
 
 from penstock.queue.database import Database
 
-
-@dataclass(slots=True)
-class _Leaving:
-    was_taken: bool
-    data: bytes | None
-    acks: int = 1  # how many calls are at it
+_Entry = tuple[bool, bytes | None]  # was it taken? And its bytes, if they are kept
 
 
 class Ledger:
@@ -44,10 +39,13 @@ class Ledger:
         self._keeps = keeps
         self._returned: dict[int, bytes | None] = {}
         self._returned_order: list[int] = []  # a heap; ids that are not in `_returned` any more are passed over
-        self._leaving: dict[int, _Leaving] = {}
-        self._ahead = OrderedDict[int, bytes]()
+        self._leaving: dict[int, _Entry] = {}
+        self._leaving_again: dict[int, int] = {}  # how many more calls ack the same id at the same time
+        self._cursor = 0
+        self._ahead = deque[tuple[int, bytes]]()
         self._ahead_bytes = 0
-        self._scanned = 0
+        self._scanned = 0  # where to read on: what is ready between the cursor and here is ahead
+        self._gone_ahead = set[int]()  # ahead, and acked since it was read
 
     @property
     def ready(self) -> int:
@@ -56,15 +54,20 @@ class Ledger:
 
     def first(self) -> tuple[int, bytes | None] | None:
         """The ready event with the smallest id, with its bytes if they are in memory."""
-        returned = self._first_returned()
-        if returned is None:  # whatever was returned comes before what was never looked at
-            while not self._ahead and self._scanned < self.next_id:
-                self._look_ahead()
-        if self._ahead:
-            ahead = next(iter(self._ahead))
-            if returned is None or ahead < returned:
-                return ahead, self._ahead[ahead]
-        return None if returned is None else (returned, self._returned[returned])
+        order = self._returned_order
+        while order:
+            if order[0] in self._returned:
+                return order[0], self._returned[order[0]]
+            heapq.heappop(order)
+        while self._ahead or self._scanned < self.next_id:
+            if not self._ahead:
+                self._read_on()
+                continue
+            event = self._ahead[0]
+            if event[0] >= self._cursor and event[0] not in self._leaving and event[0] not in self._gone_ahead:
+                return event
+            self._ahead.popleft()
+        return None
 
     def take(self, identifier: int) -> None:
         """Mark a ready event, which `first` has named, as in flight."""
@@ -72,11 +75,11 @@ class Ledger:
             self.in_flight[identifier] = self._returned[identifier]
             del self._returned[identifier]
             return
-        data = self._ahead[identifier]
-        size = len(data)
+        data = self._ahead[0][1]
         self.in_flight[identifier] = data if self._keeps else None
-        del self._ahead[identifier]
-        self._ahead_bytes -= size
+        self._cursor = identifier + 1
+        self._ahead_bytes -= len(data)
+        self._ahead.popleft()
 
     def give_back(self, identifier: int) -> bool | None:
         """Make an event ready again. False: it was ready; None: it is not on disk, or about to leave."""
@@ -85,40 +88,38 @@ class Ledger:
             self._returned[identifier] = self.in_flight[identifier]
             del self.in_flight[identifier]
             return True
-        return False if self._is_ready(identifier) else None
+        return False if identifier in self._returned or self._is_to_come(identifier) else None
 
     def add(self, events: Sequence[bytes]) -> None:
         """Count events that are on disk now, under the ids from `next_id` on."""
-        first, count = self.next_id, len(events)
-        is_followed = self._scanned == first
+        first = self.next_id
         # From here on they are there for others; should this be interrupted, only the count is wrong, and is mended.
-        self.next_id += count
-        self.on_disk += count
-        if is_followed:
-            self._put_ahead(enumerate(events, first))
+        self.next_id = first + len(events)
+        self.on_disk += len(events)
+        if self._scanned != first:
+            return
+        for identifier, data in enumerate(events, first):
+            if self._ahead_bytes > self._window:
+                return
+            self._ahead.append((identifier, data))
+            self._scanned = identifier + 1
+            self._ahead_bytes += len(data)
 
     def leave(self, identifiers: Iterable[int]) -> list[int]:
         """Put out of reach what is on disk of these, and return it: it is about to be acked."""
         leaving = []
+        in_flight, entries = self.in_flight, self._leaving
         for identifier in dict.fromkeys(identifiers):
-            if identifier in self._leaving:
-                self._leaving[identifier].acks += 1
-            elif identifier in self.in_flight:
-                entry = _Leaving(True, self.in_flight[identifier])
-                self._leaving[identifier] = entry
-                del self.in_flight[identifier]
+            if identifier in in_flight:
+                entries[identifier] = True, in_flight[identifier]
+                del in_flight[identifier]
             elif identifier in self._returned:
-                entry = _Leaving(False, self._returned[identifier])
-                self._leaving[identifier] = entry
+                entries[identifier] = False, self._returned[identifier]
                 del self._returned[identifier]
-            elif identifier in self._ahead:
-                data = self._ahead[identifier]
-                size, entry = len(data), _Leaving(False, data if self._keeps else None)
-                self._leaving[identifier] = entry
-                del self._ahead[identifier]
-                self._ahead_bytes -= size
-            elif self._is_ready(identifier):
-                self._leaving[identifier] = _Leaving(False, None)
+            elif identifier in entries:
+                self._leaving_again[identifier] = self._leaving_again.get(identifier, 0) + 1
+            elif self._is_to_come(identifier):
+                entries[identifier] = False, None
             else:
                 continue
             leaving.append(identifier)
@@ -127,75 +128,66 @@ class Ledger:
     def forget(self, identifiers: Iterable[int]) -> None:
         """Count events that are not on disk any more."""
         for identifier in identifiers:
-            if identifier in self._leaving:
-                del self._leaving[identifier]
-                self.on_disk -= 1
+            if identifier not in self._leaving:
+                continue  # another call has acked it too
+            if self._cursor <= identifier < self._scanned:
+                self._gone_ahead.add(identifier)
+            del self._leaving[identifier]
+            self.on_disk -= 1
+            if self._leaving_again:
+                self._leaving_again.pop(identifier, None)
 
     def stay(self, identifiers: Iterable[int]) -> bool:
         """Put events back to where they were: they could not be acked. Say whether any of them is ready again."""
         any_ready = False
         for identifier in identifiers:
-            entry = self._leaving.get(identifier)
-            if entry is None:
+            if identifier not in self._leaving:
                 continue
-            entry.acks -= 1
-            if entry.acks:
+            again = self._leaving_again.pop(identifier, 0)
+            if again:
+                if again > 1:
+                    self._leaving_again[identifier] = again - 1
                 continue  # another call is still at it
-            if entry.was_taken:
-                self.in_flight[identifier] = entry.data
-                del self._leaving[identifier]
-                continue
-            any_ready = True
-            if identifier < self._scanned:
+            was_taken, data = self._leaving[identifier]
+            if was_taken:
+                self.in_flight[identifier] = data
+            elif identifier < self._cursor:
                 heapq.heappush(self._returned_order, identifier)
-                self._returned[identifier] = entry.data
+                self._returned[identifier] = data
+            else:
+                self._read_again()
             del self._leaving[identifier]
+            any_ready = any_ready or not was_taken
         return any_ready
 
     def oldest(self) -> int | None:
         """The smallest id on disk."""
         places: tuple[Collection[int], ...] = (self.in_flight, self._returned, self._leaving)
         ids = [min(place) for place in places if place]
-        ids += islice(self._ahead, 1)
-        if not self._ahead:
-            beyond = self._database.first_id(self._scanned, self.next_id)
-            ids += [] if beyond is None else [beyond]
-        return min(ids, default=None)
+        to_come = self._database.first_id(self._cursor, self.next_id)
+        return min(ids + ([] if to_come is None else [to_come]), default=None)
 
     def mend(self, on_disk: int) -> None:
-        """Put right what a write that failed has left: events whose ack was not finished are gone, or stay."""
+        """Put right what a write that failed has left: of events whose ack was begun, some are gone."""
         self.on_disk = on_disk
+        self._read_again()
         for identifier in [one for one in self._leaving if not self._database.has(one)]:
             del self._leaving[identifier]
 
-    def _is_ready(self, identifier: int) -> bool:
-        if identifier in self._ahead or identifier in self._returned:
-            return True
-        beyond = self._scanned <= identifier < self.next_id and identifier not in self._leaving
-        return beyond and self._database.has(identifier)
+    def _is_to_come(self, identifier: int) -> bool:
+        within = self._cursor <= identifier < self.next_id
+        return within and identifier not in self._leaving and self._database.has(identifier)
 
-    def _first_returned(self) -> int | None:
-        order = self._returned_order
-        while order:
-            if order[0] in self._returned:
-                return order[0]
-            heapq.heappop(order)
-        return None
-
-    def _look_ahead(self) -> None:
-        events, scanned = self._database.scan(self._scanned, self.next_id, self._window)
-        self._put_ahead(events)
+    def _read_on(self) -> None:
+        """Fill `_ahead`, which is empty."""
+        self._ahead_bytes = 0
+        self._gone_ahead.clear()
+        events, scanned, size = self._database.scan(max(self._cursor, self._scanned), self.next_id, self._window)
+        self._ahead = events
         self._scanned = scanned
+        self._ahead_bytes = size
 
-    def _put_ahead(self, events: Iterable[tuple[int, bytes]]) -> None:
-        """Keep the bytes of events, from `scanned` on, up to the window's size."""
-        if not self._ahead:
-            self._ahead_bytes = 0
-        for identifier, data in events:
-            if self._ahead_bytes > self._window:
-                return
-            self._ahead_bytes += len(data)
-            if identifier in self._leaving:
-                continue
-            self._scanned = identifier + 1
-            self._ahead[identifier] = data
+    def _read_again(self) -> None:
+        """Forget what was read ahead: it is not all that is ready there."""
+        self._scanned = self._cursor
+        self._ahead.clear()

@@ -65,8 +65,7 @@ class Walk(Generic[Event]):
         while True:
             if not self._read and self._position < self._end:
                 self._acks_then = self._acks()
-                events, self._position = self._database.scan(self._position, self._end, _AT_ONCE)
-                self._read.extend(events)
+                self._read, self._position, _ = self._database.scan(self._position, self._end, _AT_ONCE)
             if not self._read or self._acks() == self._acks_then or self._database.has(self._read[0][0]):
                 return
             self._read.popleft()
