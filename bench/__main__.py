@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, storage
+from bench import buffer, queue, storage
 
-BENCHMARKS: dict[str, Callable[[], None]] = {"storage": storage.run, "buffer": buffer.run}
+BENCHMARKS: dict[str, Callable[[], None]] = {"storage": storage.run, "buffer": buffer.run, "queue": queue.run}
 
 
 def main(names: list[str]) -> int:

@@ -6,7 +6,7 @@ PenstockError
 │   └── PartitionOutOfRange      a metadata partition the log does not have
 ├── Closed                       used after close()
 ├── BackpressureTimeout          no room in time, nothing was taken; also a TimeoutError
-├── StorageError                 the object store did not do what was asked
+├── StorageError                 an object store, or a queue's disk, did not do what was asked
 │   ├── NotFound                 there is no such object
 │   ├── AlreadyExists            put_if_absent met an object
 │   ├── Conflict                 a lost compare-and-set
@@ -70,7 +70,7 @@ class BackpressureTimeout(PenstockError, TimeoutError):
 
 
 class StorageError(PenstockError):
-    """The object store did not do what was asked."""
+    """An object store, or the disk of a queue, did not do what was asked."""
 
 
 class NotFound(StorageError):

@@ -111,13 +111,6 @@ queue_oldest_age = Gauge(
     "How long ago the oldest event on disk was pushed, to a second; 0 if there is none.",
     ["queue"],
 )
-queue_commit_duration = Histogram(
-    "penstock_queue_commit_duration_seconds",
-    "How long a write and its sync took, shared by all pushes and acks that waited for it.",
-    ["queue"],
-    buckets=_SECONDS,
-)
-
 ALL = (
     storage_operations,
     storage_operation_seconds,
@@ -149,5 +142,4 @@ ALL = (
     queue_ready,
     queue_in_flight,
     queue_oldest_age,
-    queue_commit_duration,
 )

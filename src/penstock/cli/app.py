@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock import __version__
 from penstock.cli.demo import run_demo
 from penstock.cli.manifest import manifest_app
+from penstock.cli.queue import queue_app
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ def options(
 
 
 app.add_typer(manifest_app, name="manifest")
+app.add_typer(queue_app, name="queue")
 
 
 @app.command()

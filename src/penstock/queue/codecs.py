@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from penstock.errors import CorruptEvent, InvalidInput, PenstockError
 
@@ -54,7 +54,13 @@ class MsgspecCodec(Generic[Event]):
     b'{"clicks":3}'
     """
 
-    def __init__(self, kind: type[Event] | Any, *, form: Literal["msgpack", "json"] = "msgpack") -> None:
+    @overload
+    def __init__(self, kind: type[Event], *, form: Literal["msgpack", "json"] = "msgpack") -> None: ...
+
+    @overload  # a union, for one, is no class
+    def __init__(self: MsgspecCodec[Any], kind: Any, *, form: Literal["msgpack", "json"] = "msgpack") -> None: ...
+
+    def __init__(self, kind: Any, *, form: Literal["msgpack", "json"] = "msgpack") -> None:
         import msgspec
 
         if form not in {"msgpack", "json"}:

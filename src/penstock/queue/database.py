@@ -7,10 +7,10 @@ this module: an iterator that outlives its database crashes the process.
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import os
 import struct
-import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -22,7 +22,9 @@ from penstock.errors import Closed, CorruptData, OutcomeUnknown, StorageError
 from penstock.storage.local.folder import sync_directory
 
 if TYPE_CHECKING:
-    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch
+
+_log = logging.getLogger(__name__)
 
 NEXT_ID, TIMES = "next_id", "times"
 """The column families beside that of the events."""
@@ -73,8 +75,6 @@ class _Handles:
     next_id: ColumnFamily
     times: Rdict
     times_family: ColumnFamily
-    synced: WriteOptions
-    unsynced: WriteOptions
 
     def leak(self) -> None:
         """Never free it, in this process."""
@@ -98,16 +98,12 @@ class Database:
         """Write and sync. Raises `OutcomeUnknown`: it happened or not, and RocksDB may refuse to go on."""
         at = self._open()
         try:
-            alone = threading.active_count() == 1
-            options = at.synced if alone else at.unsynced
+            # Not one write that syncs: rocksdict would hold the interpreter's lock until the disk is done.
             if len(changes.events) == 1 and not changes.acked and changes.time is None:
-                at.events.put(key_of(changes.next_id - 1), changes.events[0], options)
+                at.events.put(key_of(changes.next_id - 1), changes.events[0])
             else:
-                at.events.write(_batch(at, changes), options)
-            # Where there are other threads, not one write that syncs: rocksdict would hold the interpreter's lock
-            # until the disk is done.
-            if not alone:
-                at.events.flush_wal(sync=True)
+                at.events.write(_batch(at, changes))
+            at.events.flush_wal(sync=True)
         except Exception as error:
             raise OutcomeUnknown(
                 f"the queue in {self.path} could not be written: {error}. What was not reported as done is not kept, "
@@ -188,6 +184,16 @@ class Database:
             )
         return int(_NUMBER.unpack(written)[0])
 
+    def note_next_id(self, next_id: int) -> None:
+        """Write the next id down, if that can be: the last event's key says it too, unless somebody spoils that."""
+        try:
+            if self.next_id() < min(next_id, _LAST):
+                at = self._open()
+                at.events.get_column_family(NEXT_ID).put(NEXT_ID.encode(), _NUMBER.pack(min(next_id, _LAST)))
+                at.events.flush_wal(sync=True)
+        except Exception as error:  # noqa: BLE001  closing goes on
+            _log.info("the next id of the queue in %s could not be written down on closing: %s", self.path, error)
+
     def time_of(self, identifier: int) -> tuple[int, int] | None:
         """The last mark of time at or before an event: its id, and Unix milliseconds."""
         read = self._open().times.iter()
@@ -222,7 +228,10 @@ class Database:
     def has_room_for(self, size: int, now: float) -> bool:
         """Whether a push of so many bytes, now, leaves on the disk what acks and compaction need."""
         if size > self._room or not 0 <= now - self._looked < _LOOK_AGAIN:
-            disk = os.statvfs(self.path)
+            try:
+                disk = os.statvfs(self.path)
+            except OSError as error:
+                raise StorageError(f"the queue in {self.path} is not to be found: {error.strerror}") from error
             reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // 64)
             self._looked, self._room = now, disk.f_bavail * disk.f_frsize - reserve
         if size > self._room:
@@ -232,8 +241,7 @@ class Database:
 
     def reopen(self) -> None:
         """Open anew, after a write failed. Raises `StorageError`, and stays open, if there is no room for that."""
-        logs = sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.name.endswith(".log"))
-        _check_room(self.path, logs + _MIB // 4)
+        _check_room(self.path)
         self._release()
         self._open()
 
@@ -261,8 +269,6 @@ class Database:
                 events.get_column_family_handle(NEXT_ID),
                 events.get_column_family(TIMES),
                 events.get_column_family_handle(TIMES),
-                _writing(sync=True),
-                _writing(sync=False),
             )
         except Exception as error:
             raise self._cannot_open(error) from error
@@ -271,9 +277,13 @@ class Database:
 
     def _release(self) -> None:
         handles, self._handles = self._handles, None
-        if handles is not None:
-            handles.times.close()
-            handles.events.close()
+        if handles is None:
+            return
+        for one in (handles.times, handles.events):
+            try:
+                one.close()
+            except Exception as error:  # noqa: BLE001  it wanted to tidy up, and everything is in the log
+                _log.info("closing the queue in %s: %s", self.path, error)
 
     def _cannot_open(self, error: Exception) -> StorageError | CorruptData:
         said = str(error)
@@ -345,14 +355,6 @@ def _batch(at: _Handles, changes: Changes) -> WriteBatch:
     return batch
 
 
-def _writing(*, sync: bool) -> WriteOptions:
-    from rocksdict import WriteOptions
-
-    options = WriteOptions()
-    options.sync = sync
-    return options
-
-
 def _options() -> Options:
     from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
 
@@ -391,9 +393,11 @@ def _make_directory(path: str) -> None:
         raise StorageError(f"a queue cannot be made in {path}: {error.strerror or error}") from error
 
 
-def _check_room(path: str, size: int) -> None:
-    probe = os.path.join(path, "penstock-room.tmp")
+def _check_room(path: str) -> None:
+    """See to it that opening will not fail for want of room: it writes what is in the logs to a file of its own."""
+    probe, size = os.path.join(path, "penstock-room.tmp"), _MIB // 4
     try:
+        size += sum(entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".log"))
         descriptor = os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import threading
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
-from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, StorageError, UnknownEvent
+from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, PenstockError, StorageError, UnknownEvent
 from penstock.queue.codecs import PLAIN, Codec, bad_key, decoded, encoded
 from penstock.queue.database import Changes, Database, key_of
 from penstock.queue.event import DurableEvent
@@ -27,6 +28,8 @@ from penstock.storage.opening import local_path
 from penstock.storage.process import current
 
 Event = TypeVar("Event")
+
+_log = logging.getLogger(__name__)
 
 _LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written down
 _WINDOW = 1 << 20
@@ -110,7 +113,7 @@ class DurableEventQueue(Generic[Event]):
         self._is_released = False
         self._measures = Measures(self._path)
         cls = DurableEventQueue
-        self._measures.watch(self, cls._count_ready, cls._count_in_flight, cls._oldest_age)
+        self._measures.watch(self, cls._count_ready, cls._count_in_flight, cls._count_age)
 
     def __repr__(self) -> str:
         return f"DurableEventQueue({self._path!r})"
@@ -140,6 +143,7 @@ class DurableEventQueue(Generic[Event]):
             self._measures.unwatch()
             self._commits.close()
             with self._lock:
+                self._database.note_next_id(self._ledger.next_id)
                 self._database.close()
             self._is_released = True
 
@@ -271,8 +275,23 @@ class DurableEventQueue(Generic[Event]):
                 end=self._ledger.next_id,
                 bad_keys=self._every_bad_key,
                 acks=lambda: self._acks,
-                on_skip=self._measures.corrupt_skipped.inc if skip_corrupt else None,
+                on_skip=self._note_skipped if skip_corrupt else None,
             )
+
+    def oldest_age(self) -> float | None:
+        """How many seconds ago the oldest event on disk was pushed, to a second; None if there is none.
+
+        Also None where an event was put there by other means, and no time is known.
+        """
+        with self._using():
+            oldest = self._ledger.oldest()
+            mark = None if oldest is None else self._database.time_of(oldest)
+        return None if mark is None else max(_milliseconds(self._clock()) - mark[1], 0) / 1000
+
+    def corrupt_keys(self) -> list[bytes]:
+        """The keys among the events that are no ids, as they were when the queue was opened."""
+        self._check()
+        return list(self._every_bad_key)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -295,10 +314,11 @@ class DurableEventQueue(Generic[Event]):
                 raise Closed(f"{self!r} is closed")
             found = self._ledger.first()
             if self._bad_keys and (found is None or self._bad_keys[0] < key_of(found[0])):
+                corrupt = bad_key(self._path, self._bad_keys[0])
                 if not skip_corrupt:
-                    raise bad_key(self._path, self._bad_keys[0])
+                    raise corrupt
                 self._bad_keys.popleft()
-                self._measures.corrupt_skipped.inc()
+                self._note_skipped(corrupt)
                 continue
             if found is None:
                 return None
@@ -307,15 +327,19 @@ class DurableEventQueue(Generic[Event]):
                 data = self._read(identifier)
             try:
                 event = decoded(self._codec, identifier, data)
-            except CorruptEvent:
+            except CorruptEvent as corrupt:
                 if not skip_corrupt:
                     raise
                 self._ledger.take(identifier)
-                self._measures.corrupt_skipped.inc()
+                self._note_skipped(corrupt)
                 continue
             taken = DurableEvent(identifier, event)
             self._ledger.take(identifier)
             return taken
+
+    def _note_skipped(self, corrupt: CorruptEvent) -> None:
+        self._measures.corrupt_skipped.inc()
+        _log.warning("skipped: %s", corrupt)
 
     def _read(self, identifier: int) -> bytes:
         data = self._database.get(identifier)
@@ -332,9 +356,7 @@ class DurableEventQueue(Generic[Event]):
             events, acked = changes.events, changes.acked
             self._in_doubt = True
             if events or acked:
-                began = time.perf_counter()
                 self._database.write(changes)
-                self._measures.commit_duration.observe(time.perf_counter() - began)
             with self._lock:
                 if events:
                     self._ledger.add(events)
@@ -411,28 +433,22 @@ class DurableEventQueue(Generic[Event]):
         if self._is_closed:
             raise Closed(f"{self!r} is closed")
 
-    def _ask(self, question: Callable[[], float]) -> float:
-        """Answer a gauge; not a number, where there is nothing to say."""
-        if self._home != current.number:
-            return math.nan
-        with self._lock:
-            return math.nan if self._is_closed else question()
-
     def _count_ready(self) -> float:
-        return self._ask(lambda: self._ledger.ready)
+        return self._ask(self.ready_len)
 
     def _count_in_flight(self) -> float:
         return self._ask(lambda: len(self._ledger.in_flight))
 
-    def _oldest_age(self) -> float:
-        return self._ask(self._age)
+    def _count_age(self) -> float:
+        return self._ask(lambda: self.oldest_age() or 0.0)
 
-    def _age(self) -> float:
-        oldest = self._ledger.oldest()
-        if oldest is None:
-            return 0.0
-        mark = self._database.time_of(oldest)
-        return math.nan if mark is None else max(_milliseconds(self._clock()) - mark[1], 0) / 1000
+    def _ask(self, question: Callable[[], float]) -> float:
+        """Answer a gauge; not a number, where there is nothing to say: reading metrics never fails for one queue."""
+        try:
+            self._check()
+            return question()
+        except PenstockError:
+            return math.nan
 
 
 def _milliseconds(now: float) -> int:

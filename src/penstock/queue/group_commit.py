@@ -23,7 +23,7 @@ class Work:
     A thread waits for it at a gate; a coroutine has a future, and a helper thread leads for it.
     """
 
-    __slots__ = ("acked", "error", "events", "first_id", "future", "gate", "is_withdrawn", "leads", "size")
+    __slots__ = ("acked", "error", "events", "first_id", "future", "gate", "is_over", "is_withdrawn", "leads", "size")
 
     def __init__(self, events: Sequence[bytes], acked: Sequence[int], size: int) -> None:
         self.events = events
@@ -34,6 +34,7 @@ class Work:
         self.gate: threading.Lock | None = None
         self.future: Future[None] | None = None
         self.leads = False
+        self.is_over = False
         self.is_withdrawn = False
 
     def begin(self) -> bool:
@@ -42,6 +43,7 @@ class Work:
 
     def finish(self, error: Exception | None) -> None:
         """Tell whoever waits that it is over. To do it twice does no harm."""
+        self.is_over = True
         if error is not None and self.error is None:
             self.error = copy.copy(error)  # each call raises its own, with its own traceback
             self.error.__cause__ = error.__cause__
@@ -93,13 +95,9 @@ class GroupCommit:
                 work.gate.acquire()
             if work.leads:
                 self._lead()
-        except BaseException:
-            with self._mutex:
-                if work in self._line:
-                    self._line.remove(work)
-                    work.is_withdrawn = True
-            raise
         finally:
+            if not work.is_over:
+                self._withdraw(work)
             if work.leads:
                 self._step_down()
         if work.error is not None:
@@ -125,17 +123,24 @@ class GroupCommit:
         if helper is not None:
             helper.shutdown()
 
+    def _withdraw(self, work: Work) -> None:
+        """Take work back that nobody has begun: its thread was interrupted."""
+        with self._mutex:
+            if work in self._line:
+                self._line.remove(work)
+                work.is_withdrawn = True
+
     def _check(self) -> None:
         if self._is_closed:
             raise Closed(f"{self._name} is closed")
 
     def _lead(self) -> None:
         """Write: one's own work, if one came to an empty line, or that of all who wait."""
+        if not self._begun:
+            with self._mutex:
+                self._take()
         error: Exception | None = _INTERRUPTED
         try:
-            if not self._begun:
-                with self._mutex:
-                    self._take()
             self._write(self._begun)
             error = None
         except Exception as failure:  # noqa: BLE001  each call raises it

@@ -22,7 +22,6 @@ class Measures:
         self.acks = metrics.queue_acks.labels(label)
         self.nacks = metrics.queue_nacks.labels(label)
         self.corrupt_skipped = metrics.queue_corrupt_skipped.labels(label)
-        self.commit_duration = metrics.queue_commit_duration.labels(label)
 
     def watch(
         self,

@@ -32,7 +32,7 @@ class Walk(Generic[Event]):
         end: int,
         bad_keys: Iterable[bytes],
         acks: Callable[[], int],
-        on_skip: Callable[[], None] | None,
+        on_skip: Callable[[CorruptEvent], None] | None,
     ) -> None:
         self._database = database
         self._codec = codec
@@ -54,10 +54,10 @@ class Walk(Generic[Event]):
                 self._read_on()
                 try:
                     return self._step()
-                except CorruptEvent:
+                except CorruptEvent as corrupt:
                     if self._on_skip is None:
                         raise
-                    self._on_skip()
+                    self._on_skip(corrupt)
                     self._skip()
 
     def _read_on(self) -> None:
