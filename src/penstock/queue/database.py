@@ -114,8 +114,9 @@ class Database:
         """The bytes of an event."""
         if not 0 <= identifier < 1 << 64:
             return None
+        at = self._open()
         try:
-            data: bytes | None = self._open().events.get(key_of(identifier))
+            data: bytes | None = at.events.get(key_of(identifier))
         except Exception as error:
             raise self._unreadable(error) from error
         return data
@@ -160,8 +161,9 @@ class Database:
         count, bad = 0, list[bytes]()
         key: Any = b""
         last = b""
+        events = self._open().events
         try:
-            for key in self._open().events.keys():  # noqa: SIM118  it is no dict
+            for key in events.keys():  # noqa: SIM118  it is no dict
                 if len(key) == _ID_BYTES:
                     count += 1
                     last = key

@@ -100,7 +100,8 @@ class DurableEventQueue(Generic[Event]):
             self._ledger = Ledger(
                 self._database, next_id, inventory.count, window=_WINDOW if lazy else math.inf, keeps=not lazy
             )
-            self._ledger.first()  # of an eager queue, this reads everything
+            if not lazy:
+                self._ledger.first()  # its window has no end: this reads everything
         except BaseException:
             self._database.close()
             raise
@@ -349,30 +350,32 @@ class DurableEventQueue(Generic[Event]):
 
     def _write(self, works: Sequence[Work]) -> None:
         """Write what some calls want, and move on in memory. One thread at a time is here: the leader."""
+        has_begun, acked = False, 0
         try:
             if self._in_doubt:
                 self._mend()
             changes = self._changes(works)
-            events, acked = changes.events, changes.acked
-            self._in_doubt = True
-            if events or acked:
+            if changes.events or changes.acked:
+                self._in_doubt = has_begun = True
                 self._database.write(changes)
             with self._lock:
-                if events:
-                    self._ledger.add(events)
-                    self._ready.notify(len(events))
-                if acked:
-                    self._ledger.forget(acked)
-                    self._acks += len(acked)
+                if changes.events:
+                    self._ledger.add(changes.events)
+                    self._ready.notify(len(changes.events))
+                if changes.acked:
+                    acked = self._ledger.forget(changes.acked)
+                    self._acks += acked
             self._in_doubt = False
-        except BaseException:
+        except BaseException as failure:
             for work in works:
                 self._stay(work)
+            if has_begun and isinstance(failure, Exception):
+                self._try_to_mend()
             raise
-        if events:
-            self._measures.pushes.inc(len(events))
+        if changes.events:
+            self._measures.pushes.inc(len(changes.events))
         if acked:
-            self._measures.acks.inc(len(acked))
+            self._measures.acks.inc(acked)
 
     def _stay(self, work: Work) -> None:
         """Put back what could not be acked."""
@@ -410,6 +413,12 @@ class DurableEventQueue(Generic[Event]):
             needed = None if oldest is None else self._database.time_of(oldest)
             until = changes.time[0] if needed is None else needed[0]
             changes.old_times = self._database.old_times(until, _OLD_MARKS)
+
+    def _try_to_mend(self) -> None:
+        try:
+            self._mend()
+        except PenstockError as error:
+            _log.warning("%r stays in doubt about a write that failed: %s", self, error)
 
     def _mend(self) -> None:
         """Find out what has become of a write that failed, and take back what was not reported as done."""

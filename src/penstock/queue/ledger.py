@@ -41,6 +41,7 @@ class Ledger:
         self._returned_order: list[int] = []  # a heap; ids that are not in `_returned` any more are passed over
         self._leaving: dict[int, _Entry] = {}
         self._leaving_again: dict[int, int] = {}  # how many more calls ack the same id at the same time
+        self._doubted = set[int]()  # their ack failed, and may have happened all the same
         self._cursor = 0
         self._ahead = deque[tuple[int, bytes]]()
         self._ahead_bytes = 0
@@ -125,8 +126,9 @@ class Ledger:
             leaving.append(identifier)
         return leaving
 
-    def forget(self, identifiers: Iterable[int]) -> None:
-        """Count events that are not on disk any more."""
+    def forget(self, identifiers: Iterable[int]) -> int:
+        """Count events that are not on disk any more, and say how many there are."""
+        before = self.on_disk
         for identifier in identifiers:
             if identifier not in self._leaving:
                 continue  # another call has acked it too
@@ -136,6 +138,7 @@ class Ledger:
             self.on_disk -= 1
             if self._leaving_again:
                 self._leaving_again.pop(identifier, None)
+        return before - self.on_disk
 
     def stay(self, identifiers: Iterable[int]) -> bool:
         """Put events back to where they were: they could not be acked. Say whether any of them is ready again."""
@@ -148,6 +151,7 @@ class Ledger:
                 if again > 1:
                     self._leaving_again[identifier] = again - 1
                 continue  # another call is still at it
+            self._doubted.add(identifier)
             was_taken, data = self._leaving[identifier]
             if was_taken:
                 self.in_flight[identifier] = data
@@ -171,8 +175,12 @@ class Ledger:
         """Put right what a write that failed has left: of events whose ack was begun, some are gone."""
         self.on_disk = on_disk
         self._read_again()
-        for identifier in [one for one in self._leaving if not self._database.has(one)]:
-            del self._leaving[identifier]
+        for identifier in self._doubted.union(self._leaving):
+            if not self._database.has(identifier):
+                self.in_flight.pop(identifier, None)
+                self._returned.pop(identifier, None)
+                self._leaving.pop(identifier, None)
+        self._doubted.clear()
 
     def _is_to_come(self, identifier: int) -> bool:
         within = self._cursor <= identifier < self.next_id
