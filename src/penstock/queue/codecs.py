@@ -127,6 +127,6 @@ def _which(number: int | None) -> str:
 def bad_key(path: str, key: bytes) -> CorruptEvent:
     """What to say of a key that is no id."""
     return CorruptEvent(
-        f"the key {key!r} among the events in {path} is no event id: those have 8 bytes. It stays there; "
-        "skip_corrupt=True goes past it"
+        f"the key {key!r} (in hexadecimal {key.hex()}) among the events in {path} is no event id: those have 8 bytes. "
+        "It stays there; skip_corrupt=True goes past it"
     )

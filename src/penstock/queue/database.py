@@ -230,12 +230,8 @@ class Database:
     def has_room_for(self, size: int, now: float) -> bool:
         """Whether a push of so many bytes, now, leaves on the disk what acks and compaction need."""
         if size > self._room or not 0 <= now - self._looked < _LOOK_AGAIN:
-            try:
-                disk = os.statvfs(self.path)
-            except OSError as error:
-                raise StorageError(f"the queue in {self.path} is not to be found: {error.strerror}") from error
-            reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // 64)
-            self._looked, self._room = now, disk.f_bavail * disk.f_frsize - reserve
+            free, total = self._disk()
+            self._looked, self._room = now, free - min(_RESERVE, total // 64)
         if size > self._room:
             return False
         self._room -= size
@@ -243,9 +239,22 @@ class Database:
 
     def reopen(self) -> None:
         """Open anew, after a write failed. Raises `StorageError`, and stays open, if there is no room for that."""
-        _check_room(self.path)
+        logs = sum(entry.stat().st_size for entry in os.scandir(self.path) if entry.name.endswith(".log"))
+        needed = logs + _MIB // 4  # opening writes what is in the logs to files of its own
+        if self._disk()[0] < needed:
+            raise StorageError(
+                f"the queue in {self.path} takes {needed} bytes of free disk to go on after a write that failed"
+            )
         self._release()
         self._open()
+
+    def _disk(self) -> tuple[int, int]:
+        """How many bytes are free on the disk, and how many there are."""
+        try:
+            disk = os.statvfs(self.path)
+        except OSError as error:
+            raise StorageError(f"the queue in {self.path} is not to be found: {error.strerror}") from error
+        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
     def close(self) -> None:
         """Release it: after this, another process may open it."""
@@ -393,23 +402,6 @@ def _make_directory(path: str) -> None:
             sync_directory(os.path.dirname(made))
     except OSError as error:
         raise StorageError(f"a queue cannot be made in {path}: {error.strerror or error}") from error
-
-
-def _check_room(path: str) -> None:
-    """See to it that opening will not fail for want of room: it writes what is in the logs to a file of its own."""
-    probe, size = os.path.join(path, "penstock-room.tmp"), _MIB // 4
-    try:
-        size += sum(entry.stat().st_size for entry in os.scandir(path) if entry.name.endswith(".log"))
-        descriptor = os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-        finally:
-            os.close(descriptor)
-            os.unlink(probe)
-    except OSError as error:
-        raise StorageError(
-            f"the queue in {path} takes {size} bytes of free disk to go on after a write that failed: {error.strerror}"
-        ) from error
 
 
 def _holder(path: str) -> str:
