@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, PenstockError, StorageError, UnknownEvent
 from penstock.queue.codecs import PLAIN, Codec, bad_key, decoded, encoded
-from penstock.queue.database import Changes, Database, key_of
+from penstock.queue.database import Changes, Database, Stalled, key_of
 from penstock.queue.event import DurableEvent
 from penstock.queue.group_commit import GroupCommit, Work
 from penstock.queue.ledger import Ledger
@@ -35,6 +35,7 @@ _LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written do
 _WINDOW = 1 << 20
 _MOST_BYTES = 1 << 30  # of one push; RocksDB counts a record in 32 bits
 _ACK_BYTES = 16  # of a write, for each ack in it
+_WORTH_TIDYING = 1000  # acks
 _MARK_EVERY = 1.0  # second
 _OLD_MARKS = 100  # deleted with one new mark, at most
 
@@ -85,7 +86,7 @@ class DurableEventQueue(Generic[Event]):
         codec: Codec[Any] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._path = local_path(path)
+        self._path = os.path.realpath(local_path(path))  # RocksDB would let it in twice by two names
         self._codec: Codec[Any] = _checked_codec(codec)
         self._clock = clock
         self._home = current.number
@@ -106,6 +107,7 @@ class DurableEventQueue(Generic[Event]):
             self._database.close()
             raise
         self._acks = 0  # how many there were: an iterator looks again whether an event is there after one
+        self._tidied_at = 0  # so many acks
         self._marked = -math.inf  # when a time was written down last
         self._in_doubt = False
         self._commits = GroupCommit(self._write, repr(self))
@@ -168,6 +170,8 @@ class DurableEventQueue(Generic[Event]):
 
     def push_many(self, events: Iterable[Event]) -> list[DurableEvent[Event]]:
         """Put events on disk in one write: all of them, or none. Raises what `push` raises."""
+        if not isinstance(events, Iterable):
+            raise InvalidInput(f"push_many takes events, not {type(events).__name__}")
         some = list(events)
         codec = self._codec
         data = [encoded(codec, event, number) for number, event in enumerate(some)]
@@ -215,6 +219,8 @@ class DurableEventQueue(Generic[Event]):
 
     def ack_many(self, ids: Iterable[int]) -> None:
         """Delete events in one write. Raises `StorageError` when the disk refuses: they are as they were then."""
+        if not isinstance(ids, Iterable):
+            raise InvalidInput(f"ack_many takes ids, not {type(ids).__name__}")
         some = list(ids)
         if set(map(type, some)) - {int}:
             for identifier in some:
@@ -357,7 +363,12 @@ class DurableEventQueue(Generic[Event]):
             changes = self._changes(works)
             if changes.events or changes.acked:
                 self._in_doubt = has_begun = True
-                self._database.write(changes)
+                try:
+                    self._database.write(changes)
+                except Stalled:  # perhaps there is room again, and it has not noticed yet
+                    self._mend()
+                    self._in_doubt = True
+                    self._database.write(changes)
             with self._lock:
                 if changes.events:
                     self._ledger.add(changes.events)
@@ -369,6 +380,7 @@ class DurableEventQueue(Generic[Event]):
         except BaseException as failure:
             for work in works:
                 self._stay(work)
+            self._marked = -math.inf
             if has_begun and isinstance(failure, Exception):
                 self._try_to_mend()
             raise
@@ -376,6 +388,12 @@ class DurableEventQueue(Generic[Event]):
             self._measures.pushes.inc(len(changes.events))
         if acked:
             self._measures.acks.inc(acked)
+            self._tidy_if_drained()
+
+    def _tidy_if_drained(self) -> None:
+        if not self._ledger.on_disk and self._acks - self._tidied_at >= _WORTH_TIDYING:
+            self._tidied_at = self._acks
+            self._database.tidy()
 
     def _stay(self, work: Work) -> None:
         """Put back what could not be acked."""

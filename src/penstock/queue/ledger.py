@@ -22,13 +22,13 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from penstock.queue.database import Database
+from penstock.queue.database import Database, size_of
 
 _Entry = tuple[bool, bytes | None]  # was it taken? And its bytes, if they are kept
 
 
 class Ledger:
-    """Who has which event. `window` is how many bytes may be ahead; `keeps` says that what is taken stays in memory."""
+    """Who has which event. About `window` bytes may be ahead; `keeps` says that what is taken stays in memory."""
 
     def __init__(self, database: Database, next_id: int, on_disk: int, *, window: float, keeps: bool) -> None:
         self.next_id = next_id
@@ -79,7 +79,7 @@ class Ledger:
         data = self._ahead[0][1]
         self.in_flight[identifier] = data if self._keeps else None
         self._cursor = identifier + 1
-        self._ahead_bytes -= len(data)
+        self._ahead_bytes -= size_of(data)
         self._ahead.popleft()
 
     def give_back(self, identifier: int) -> bool | None:
@@ -104,13 +104,13 @@ class Ledger:
                 return
             self._ahead.append((identifier, data))
             self._scanned = identifier + 1
-            self._ahead_bytes += len(data)
+            self._ahead_bytes += size_of(data)
 
     def leave(self, identifiers: Iterable[int]) -> list[int]:
         """Put out of reach what is on disk of these, and return it: it is about to be acked."""
         leaving = []
         in_flight, entries = self.in_flight, self._leaving
-        for identifier in dict.fromkeys(identifiers):
+        for identifier in identifiers:
             if identifier in in_flight:
                 entries[identifier] = True, in_flight[identifier]
                 del in_flight[identifier]
@@ -138,6 +138,7 @@ class Ledger:
             self.on_disk -= 1
             if self._leaving_again:
                 self._leaving_again.pop(identifier, None)
+        self._step_over_gone()
         return before - self.on_disk
 
     def stay(self, identifiers: Iterable[int]) -> bool:
@@ -186,11 +187,21 @@ class Ledger:
         within = self._cursor <= identifier < self.next_id
         return within and identifier not in self._leaving and self._database.has(identifier)
 
+    def _step_over_gone(self) -> None:
+        """Let the cursor go on over what was acked without having been taken: it is not needed any more."""
+        while self._gone_ahead and self._ahead and self._ahead[0][0] in self._gone_ahead:
+            identifier, data = self._ahead[0]
+            self._cursor = identifier + 1
+            self._gone_ahead.discard(identifier)
+            self._ahead_bytes -= size_of(data)
+            self._ahead.popleft()
+
     def _read_on(self) -> None:
-        """Fill `_ahead`, which is empty."""
+        """Fill `_ahead`, which is empty: so nothing is ready between the cursor and `_scanned`."""
+        self._cursor = max(self._cursor, self._scanned)
         self._ahead_bytes = 0
         self._gone_ahead.clear()
-        events, scanned, size = self._database.scan(max(self._cursor, self._scanned), self.next_id, self._window)
+        events, scanned, size = self._database.scan(self._cursor, self.next_id, self._window)
         self._ahead = events
         self._scanned = scanned
         self._ahead_bytes = size

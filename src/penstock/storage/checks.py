@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from enum import StrEnum
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ def check_config(config: object, kind: type) -> None:
 
 def check_seconds(field: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
     """Refuse what is no length of time; 0 too, unless `zero`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not number or not 0 <= value <= most or (value == 0 and not zero):  # type: ignore[operator]  # it is a number
         allowed = "0 or more" if zero else "above 0"
         allowed += "" if most == math.inf else f" and at most {most:.0f}"

@@ -63,10 +63,13 @@ def local_path(where: str | os.PathLike[str]) -> str:
     """
     if not isinstance(where, str | os.PathLike):
         raise InvalidInput(f"a place on this host's disk is a path or a file:// URL, not {type(where).__name__}")
-    path = os.fsdecode(where)
-    if isinstance(where, str):
-        path = _file_path(where) if where.startswith("file://") else _bare_path(where)
-    if not path or "\0" in path or (isinstance(where, str) and "://" in path):
+    if isinstance(where, os.PathLike):
+        path = os.fsdecode(where)
+    elif where.startswith("file://"):
+        path = _file_path(where)
+    else:
+        path = "" if "://" in where else _bare_path(where)
+    if not path or "\0" in path:
         raise InvalidInput(f"{where!r} is no place on this host's disk: it takes a path, or a file:// URL")
     return os.path.abspath(os.path.expanduser(path))
 

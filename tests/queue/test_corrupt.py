@@ -1,0 +1,496 @@
+"""Keys and values that are not what they should be: they are told of, gone past when asked, and hide nothing."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import DurableEvent, DurableEventQueue
+from penstock.errors import CorruptData, CorruptEvent, StorageError
+from tests.buffer.producer.waiting import Background
+from tests.queue.codecs import RefusingCodec
+from tests.queue.place import LAST, Place, bell_of_waiting, key
+from tests.queue.samples import sample
+
+BAD_KEYS = {
+    "empty, before all": b"",
+    "too short, before all": key(0)[:7],
+    "too long, between": key(1) + b"more",
+    "too long, after the last": key(2) + b"\0",
+    "long, after every id": b"\xff" * 9,
+}
+"""Of a queue with the events 0, 1 and 2."""
+
+BEFORE = {name: sum(key(one) < planted for one in range(3)) for name, planted in BAD_KEYS.items()}
+"""How many events come before each of them."""
+
+TAKES: dict[str, Callable[..., DurableEvent[bytes] | None]] = {
+    "pop": lambda queue, **more: queue.pop(**more),
+    "poll": lambda queue, **more: queue.poll(0, **more),
+}
+
+
+def skipped(queue: DurableEventQueue[Any]) -> float:
+    return sample("penstock_queue_corrupt_skipped_total", queue)
+
+
+def ids(events: Iterator[DurableEvent[bytes]]) -> list[int]:
+    return [found.id for found in events]
+
+
+def take_all(queue: DurableEventQueue[bytes], take: str = "pop") -> list[int]:
+    """The ids of all that is ready, going past what is corrupt."""
+    return ids(iter(lambda: TAKES[take](queue, skip_corrupt=True), None))
+
+
+# Keys
+
+
+@pytest.fixture(params=BAD_KEYS)
+def bad_key(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def with_bad_key(place: Place, bad_key: str) -> Place:
+    """The events 0, 1 and 2, and a key that is no id."""
+    place.holding(b"a", b"b", b"c")
+    place.plant(BAD_KEYS[bad_key], b"whatever")
+    return place
+
+
+@pytest.mark.parametrize("take", TAKES)
+def test_a_bad_key_is_raised_in_its_place_each_time_and_then_gone_past(
+    with_bad_key: Place, bad_key: str, take: str
+) -> None:
+    queue = with_bad_key.open()
+    before = BEFORE[bad_key]
+    assert [TAKES[take](queue) for _ in range(before)] == [queue.get(one) for one in range(before)]
+    for _ in range(3):
+        with pytest.raises(CorruptEvent, match=re.escape(f"the key {BAD_KEYS[bad_key]!r} ")):
+            TAKES[take](queue)
+    assert take_all(queue, take) == list(range(before, 3))
+    assert skipped(queue) == 1
+
+
+def test_an_iterator_stays_at_a_bad_key(with_bad_key: Place, bad_key: str) -> None:
+    events = with_bad_key.open().iterate()
+    assert [next(events).id for _ in range(BEFORE[bad_key])] == list(range(BEFORE[bad_key]))
+    for _ in range(3):
+        with pytest.raises(CorruptEvent, match=re.escape(repr(BAD_KEYS[bad_key]))):
+            next(events)
+
+
+def test_an_iterator_that_may_skip_goes_past_a_bad_key_and_counts_it(with_bad_key: Place) -> None:
+    queue = with_bad_key.open()
+    assert ids(queue.iterate(skip_corrupt=True)) == [0, 1, 2]
+    assert skipped(queue) == 1
+
+
+def test_a_nack_goes_before_a_bad_key_that_comes_after_it(place: Place) -> None:
+    place.holding(b"a", b"b")
+    place.plant(key(0) + b"x", b"")
+    queue = place.open()
+    queue.pop()
+    with pytest.raises(CorruptEvent):
+        queue.pop()
+    queue.nack(0)
+    assert queue.pop() == DurableEvent(0, b"a")
+    with pytest.raises(CorruptEvent):
+        queue.pop()
+
+
+@pytest.fixture
+def with_all_bad_keys(place: Place) -> Place:
+    """The events 0, 1 and 2, and every key that is no id."""
+    place.holding(b"a", b"b", b"c")
+    with place.raw() as database:
+        for planted in BAD_KEYS.values():
+            database[planted] = b""
+    return place
+
+
+def test_every_bad_key_is_raised_and_counted(with_all_bad_keys: Place) -> None:
+    queue = with_all_bad_keys.open()
+    assert ids(queue.iterate(skip_corrupt=True)) == [0, 1, 2]
+    assert take_all(queue) == [0, 1, 2]
+    assert skipped(queue) == 2 * len(BAD_KEYS)
+    assert queue.pop() is None
+
+
+def test_bad_keys_are_no_events(with_all_bad_keys: Place) -> None:
+    queue = with_all_bad_keys.open()
+    assert (len(queue), queue.ready_len(), queue.approximate_len()) == (3, 3, 3)
+    assert queue.push(b"d").id == 3
+
+
+def test_bad_keys_are_listed_also_after_they_were_gone_past(with_all_bad_keys: Place) -> None:
+    queue = with_all_bad_keys.open()
+    take_all(queue)
+    assert queue.corrupt_keys() == sorted(BAD_KEYS.values())
+
+
+def test_bad_keys_are_there_again_after_reopening(with_all_bad_keys: Place) -> None:
+    with with_all_bad_keys.open() as queue:
+        queue.ack_many(take_all(queue))
+    queue = with_all_bad_keys.open()
+    with pytest.raises(CorruptEvent):
+        queue.pop()
+    assert queue.corrupt_keys() == sorted(BAD_KEYS.values())
+
+
+def test_an_iterator_that_skips_leaves_bad_keys_to_pop(place: Place) -> None:
+    place.holding(b"a").plant(b"zz", b"")
+    queue = place.open()
+    list(queue.iterate(skip_corrupt=True))
+    queue.pop()
+    with pytest.raises(CorruptEvent):
+        queue.pop()
+
+
+def test_pops_that_skip_leave_bad_keys_to_an_iterator(place: Place) -> None:
+    place.holding(b"a").plant(b"", b"")
+    queue = place.open()
+    take_all(queue)
+    with pytest.raises(CorruptEvent):
+        next(queue.iterate())
+
+
+def test_nothing_but_a_bad_key_is_an_empty_queue_that_raises(place: Place) -> None:
+    place.open().close()
+    place.plant(b"zz", b"")
+    queue = place.open()
+    assert queue.is_empty
+    with pytest.raises(CorruptEvent):
+        queue.pop()
+    assert queue.pop(skip_corrupt=True) is None
+    assert queue.pop() is None
+
+
+def test_a_bad_key_beside_the_very_last_id_hides_nothing(place: Place) -> None:
+    place.holding(b"a")
+    place.plant(key(LAST), b"last")
+    place.plant(key(LAST) + b"\0", b"")
+    queue = place.open()
+    assert ids(queue.iterate(skip_corrupt=True)) == [0, LAST]
+    assert take_all(queue) == [0, LAST]
+
+
+# Values
+
+
+@pytest.fixture(params=[0, 1, 2], ids=["first", "between", "last"])
+def bad(request: pytest.FixtureRequest) -> int:
+    """Which of the events 0, 1 and 2 the codec refuses."""
+    return int(request.param)
+
+
+@pytest.fixture
+def with_bad_value(place: Place, bad: int) -> DurableEventQueue[bytes]:
+    queue: DurableEventQueue[bytes] = place.open(codec=RefusingCodec())
+    queue.push_many(b"bad" if number == bad else b"good" for number in range(3))
+    return queue
+
+
+@pytest.mark.parametrize("take", TAKES)
+def test_a_bad_value_is_raised_in_its_place_each_time_and_then_gone_past(
+    with_bad_value: DurableEventQueue[bytes], bad: int, take: str
+) -> None:
+    queue = with_bad_value
+    assert [TAKES[take](queue) for _ in range(bad)] == [queue.get(one) for one in range(bad)]
+    for _ in range(3):
+        with pytest.raises(CorruptEvent, match=f"event {bad} cannot be decoded: RuntimeError: no such thing"):
+            TAKES[take](queue)
+    assert queue.ready_len() == 3 - bad
+    assert take_all(queue, take) == list(range(bad + 1, 3))
+    assert skipped(queue) == 1
+
+
+def test_the_error_of_the_codec_is_the_cause(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
+    with pytest.raises(CorruptEvent) as raised:
+        with_bad_value.get(bad)
+    assert isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_get_of_a_bad_value_raises_each_time(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
+    take_all(with_bad_value)
+    for _ in range(2):
+        with pytest.raises(CorruptEvent, match=f"event {bad} "):
+            with_bad_value.get(bad)
+
+
+def test_an_iterator_stays_at_a_bad_value(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
+    events = with_bad_value.iterate()
+    assert [next(events).id for _ in range(bad)] == list(range(bad))
+    for _ in range(3):
+        with pytest.raises(CorruptEvent, match=f"event {bad} "):
+            next(events)
+
+
+def test_an_iterator_goes_on_when_the_bad_value_it_stays_at_was_acked(
+    with_bad_value: DurableEventQueue[bytes], bad: int
+) -> None:
+    events = with_bad_value.iterate()
+    for _ in range(bad):
+        next(events)
+    with pytest.raises(CorruptEvent):
+        next(events)
+    with_bad_value.ack(bad)
+    assert ids(events) == list(range(bad + 1, 3))
+
+
+def test_an_iterator_that_may_skip_goes_past_a_bad_value_and_counts_it(
+    with_bad_value: DurableEventQueue[bytes], bad: int
+) -> None:
+    assert ids(with_bad_value.iterate(skip_corrupt=True)) == [one for one in range(3) if one != bad]
+    assert skipped(with_bad_value) == 1
+    assert with_bad_value.ready_len() == 3
+
+
+def test_a_bad_value_counts_as_an_event(with_bad_value: DurableEventQueue[bytes]) -> None:
+    assert (len(with_bad_value), with_bad_value.ready_len()) == (3, 3)
+    assert with_bad_value.push(b"d").id == 3
+
+
+def test_a_bad_value_that_was_gone_past_is_in_flight(with_bad_value: DurableEventQueue[bytes]) -> None:
+    take_all(with_bad_value)
+    assert (len(with_bad_value), with_bad_value.ready_len()) == (3, 0)
+    assert with_bad_value.pop() is None
+
+
+def test_a_bad_value_that_was_gone_past_can_be_acked(place: Place) -> None:
+    place.holding(b"a", b"bad", b"c")
+    with place.open(codec=RefusingCodec()) as queue:
+        take_all(queue)
+        queue.ack(1)
+    assert place.ids() == [0, 2]
+
+
+def test_a_bad_value_can_be_acked_where_it_is(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
+    with_bad_value.ack(bad)
+    assert ids(iter(with_bad_value.pop, None)) == [one for one in range(3) if one != bad]
+
+
+@pytest.mark.parametrize("take", TAKES)
+def test_a_bad_value_that_was_nacked_raises_again(
+    with_bad_value: DurableEventQueue[bytes], bad: int, take: str
+) -> None:
+    take_all(with_bad_value)
+    with_bad_value.nack(bad)
+    for _ in range(2):
+        with pytest.raises(CorruptEvent, match=f"event {bad} "):
+            TAKES[take](with_bad_value)
+    assert TAKES[take](with_bad_value, skip_corrupt=True) is None
+    assert skipped(with_bad_value) == 2
+
+
+def test_a_bad_value_is_there_again_after_reopening(place: Place) -> None:
+    place.holding(b"a", b"bad", b"c")
+    with place.open(codec=RefusingCodec()) as queue:
+        queue.ack_many(take_all(queue))
+    with pytest.raises(CorruptEvent, match="event 1 "):
+        place.open(codec=RefusingCodec()).pop()
+
+
+def test_a_codec_that_has_learned_reads_what_was_a_bad_value(place: Place) -> None:
+    codec = RefusingCodec()
+    queue = place.holding(b"bad").open(codec=codec)
+    with pytest.raises(CorruptEvent):
+        queue.pop()
+    codec.refuses = False
+    assert queue.pop() == DurableEvent(0, b"bad")
+
+
+def test_a_bad_value_that_is_pushed_wakes_a_poll_and_is_raised_there(place: Place) -> None:
+    queue = place.open(codec=RefusingCodec())
+    waiting = bell_of_waiting(queue, "_ready")
+    polling = Background(lambda: queue.poll(None))
+    waiting.wait()
+    queue.push(b"bad")
+    with pytest.raises(CorruptEvent, match="event 0 "):
+        polling.result()
+
+
+def test_a_poll_that_may_skip_goes_on_waiting_after_a_bad_value(place: Place) -> None:
+    queue = place.open(codec=RefusingCodec())
+    waiting = bell_of_waiting(queue, "_ready")
+    polling = Background(lambda: queue.poll(None, skip_corrupt=True))
+    waiting.wait()
+    queue.push(b"bad")
+    waiting.wait()
+    queue.push(b"good")
+    assert polling.result() == DurableEvent(1, b"good")
+
+
+def test_a_poll_that_raises_for_a_bad_value_does_not_swallow_the_call_of_another(place: Place) -> None:
+    """Whoever is woken finds what is bad, and the event behind it is for the other."""
+    codec = RefusingCodec()
+    queue = place.holding(b"bad", b"x").open(codec=codec)
+    codec.refuses = False
+    queue.pop()
+    queue.pop()
+    codec.refuses = True
+    waiting = bell_of_waiting(queue, "_ready")
+    polling = []
+    for skip in (False, True):
+        polling.append(Background(partial(queue.poll, None, skip_corrupt=skip)))
+        waiting.wait()
+    with queue._ready:  # as one call, which wakes the first that waits, and not the other
+        queue._ledger.give_back(0)
+        queue._ledger.give_back(1)
+        queue._ready.notify()
+    answers = []
+    for one in polling:
+        try:
+            answers.append(one.result())
+        except CorruptEvent:
+            answers.append(None)
+    assert answers == [None, DurableEvent(1, b"x")]
+
+
+def test_what_was_gone_past_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    place.holding(b"bad", b"x").plant(b"zz", b"")
+    take_all(place.open(codec=RefusingCodec()))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "skipped: event 0 " in caplog.text
+    assert "skipped: the key b'zz'" in caplog.text
+
+
+# Beside the events
+
+
+def test_a_next_id_that_cannot_be_read_is_told_of(place: Place) -> None:
+    place.holding(b"a").plant(b"next_id", b"short", "next_id")
+    with pytest.raises(CorruptData, match="no readable next id"):
+        place.open()
+
+
+def test_a_queue_that_could_not_be_opened_leaves_its_files_to_others(place: Place) -> None:
+    place.holding(b"a").plant(b"next_id", b"short", "next_id")
+    with pytest.raises(CorruptData):
+        place.open()
+    place.plant(b"next_id", key(1), "next_id")
+    assert place.open().pop() == DurableEvent(0, b"a")
+
+
+def test_a_next_id_that_is_below_an_event_is_not_believed(place: Place) -> None:
+    place.holding(b"a", b"b").plant(b"next_id", key(0), "next_id")
+    assert place.open().push(b"c").id == 2
+
+
+def test_an_id_is_not_used_again_though_its_event_was_deleted_behind_the_back_of_the_queue(place: Place) -> None:
+    with place.open(clock=lambda: 1.0) as queue:
+        queue.push(b"a")
+        queue.push(b"b")
+    with place.raw() as database:
+        del database[key(1)]
+    assert place.open().push(b"c").id == 2
+
+
+def test_marks_of_time_that_cannot_be_read_are_no_matter(place: Place) -> None:
+    place.holding(b"a")
+    place.plant(b"short", b"", "times")
+    place.plant(key(0), b"short", "times")
+    queue = place.open()
+    assert queue.push(b"b").id == 1
+    assert take_all(queue) == [0, 1]
+
+
+# Damaged files
+
+
+def damage(path: Path) -> None:
+    """Flip bytes in the first half of a file: that is where the blocks of data are."""
+    data = bytearray(path.read_bytes())
+    for at in range(len(data) // 4, len(data) // 2):
+        data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+def tables(place: Place) -> list[Path]:
+    return list(place.path.glob("*.sst"))
+
+
+def largest_table(place: Place) -> Path:
+    return max(tables(place), key=lambda path: path.stat().st_size)
+
+
+@pytest.fixture
+def damaged(place: Place) -> Place:
+    """A queue of a hundred events in one table of RocksDB, the middle of which is not readable."""
+    place.open().close()
+    with place.raw() as database:
+        for number in range(100):
+            database[key(number)] = random.Random(number).randbytes(1000)
+        database.flush()
+    damage(largest_table(place))
+    return place
+
+
+def test_a_damaged_table_never_looks_like_the_end_of_the_queue(damaged: Place) -> None:
+    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {damaged.path} c")):
+        take_all(damaged.open())
+
+
+READS: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
+    "pop": take_all,
+    "poll": lambda queue: take_all(queue, "poll"),
+    "iterate": lambda queue: list(queue.iterate(skip_corrupt=True)),
+    "get": lambda queue: [queue.get(number) for number in range(3000)],
+}
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[Place]:
+    """A lazy queue in a table of RocksDB that is more than RocksDB and the queue keep in memory."""
+    place = Place(tmp_path / "queue", lazy=True)
+    place.open().close()
+    with place.raw() as database:
+        for number in range(3000):
+            database[key(number)] = random.Random(number).randbytes(5000)
+        database.flush()
+    yield place
+    place.close()
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_table_that_is_damaged_while_a_lazy_queue_is_open_is_told_of(large: Place, read: str) -> None:
+    queue = large.open()
+    damage(largest_table(large))
+    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {large.path} could not be read")):
+        READS[read](queue)
+
+
+def test_a_table_that_is_damaged_behind_what_is_read_ahead_is_told_of_on_opening(large: Place) -> None:
+    """Or the queue would take the damage for the end, and use ids again."""
+    damage(largest_table(large))
+    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {large.path} could not be read")):
+        large.open()
+
+
+def damage_if_it_holds(table: Path, text: bytes) -> None:
+    """Flip the bytes of the first place where some text is, which is in the data and not in what describes it."""
+    data = bytearray(table.read_bytes())
+    at = data.find(text)
+    if at < 0:
+        return
+    for number in range(at, at + len(text)):
+        data[number] ^= 0xFF
+    table.write_bytes(data)
+
+
+def test_a_damaged_table_of_the_next_id_is_told_of(place: Place) -> None:
+    place.holding(b"a")
+    with place.raw("next_id") as family:
+        family[b"next_id"] = key(7)
+        family.flush()
+    for table in tables(place):
+        damage_if_it_holds(table, b"next_id")
+    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {place.path} could not be read")):
+        place.open()

@@ -1,0 +1,299 @@
+"""The queue in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from functools import partial
+from typing import cast
+
+import pytest
+
+from penstock import EventQueue
+from penstock.errors import BackpressureTimeout, InvalidInput
+from tests.buffer.producer.waiting import Background
+from tests.processes import PATIENCE
+from tests.queue.place import WaitingClock, bell_of_waiting
+
+
+@pytest.fixture
+def queue() -> EventQueue[object]:
+    return EventQueue()
+
+
+def holding(*events: object, maxsize: int | None = None) -> EventQueue[object]:
+    queue = EventQueue[object](maxsize)
+    for event in events:
+        queue.push(event, timeout=0)
+    return queue
+
+
+def pop_all(queue: EventQueue[object]) -> list[object]:
+    return list(iter(queue.pop, None))
+
+
+# Order
+
+
+def test_events_come_in_the_order_they_were_pushed() -> None:
+    assert pop_all(holding("a", "b", "c")) == ["a", "b", "c"]
+
+
+def test_what_is_pushed_to_the_front_comes_first() -> None:
+    queue = holding("a", "b")
+    queue.push_front("before")
+    queue.push_front("before that")
+    assert pop_all(queue) == ["before that", "before", "a", "b"]
+
+
+def test_an_event_that_was_taken_and_put_back_is_the_next() -> None:
+    queue = holding("a", "b")
+    queue.push_front(queue.pop())
+    assert pop_all(queue) == ["a", "b"]
+
+
+def test_pop_of_an_empty_queue_is_none(queue: EventQueue[object]) -> None:
+    assert queue.pop() is None
+
+
+def test_pop_takes() -> None:
+    queue = holding("a")
+    queue.pop()
+    assert queue.pop() is None
+
+
+@pytest.mark.parametrize("event", [0, "", b"", False, (), [], {}, float("nan")], ids=repr)
+def test_an_event_may_be_anything_that_is_something(event: object) -> None:
+    queue = holding(event, event)
+    assert queue.pop() is event
+    assert queue.poll(0) is event
+
+
+def test_events_are_handed_on_as_they_are(queue: EventQueue[object]) -> None:
+    event = object()
+    queue.push(event)
+    assert queue.pop() is event
+
+
+def test_the_length_counts_what_is_there() -> None:
+    queue = holding("a", "b")
+    lengths = [len(queue)]
+    queue.pop()
+    lengths.append(len(queue))
+    queue.push_front("c")
+    lengths.append(len(queue))
+    assert lengths == [2, 1, 2]
+
+
+def test_a_queue_says_how_much_it_holds() -> None:
+    assert repr(holding("a", maxsize=3)) == "EventQueue(1 events of at most 3)"
+    assert repr(holding("a")) == "EventQueue(1 events)"
+
+
+# Poll
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001, None])
+def test_poll_takes_what_is_there_at_once(timeout: float | None) -> None:
+    assert holding("a", "b").poll(timeout) == "a"
+
+
+@pytest.mark.parametrize("timeout", [0, 0.001])
+def test_poll_of_an_empty_queue_is_none_when_the_time_is_over(queue: EventQueue[object], timeout: float) -> None:
+    assert queue.poll(timeout) is None
+
+
+def test_poll_waits_a_tenth_of_a_second_unless_told(queue: EventQueue[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = WaitingClock()
+    monkeypatch.setattr("penstock.queue.waiting.time", clock)
+    monkeypatch.setattr(queue._came, "wait", clock.wait)
+    assert queue.poll() is None
+    assert clock.now == pytest.approx(0.1)
+
+
+def test_poll_with_no_time_does_not_wait(queue: EventQueue[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue._came, "wait", None)
+    assert queue.poll(0) is None
+
+
+@pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300])
+@pytest.mark.parametrize("push", ["push", "push_front"])
+def test_a_push_wakes_a_poll(queue: EventQueue[object], push: str, timeout: float | None) -> None:
+    waiting = bell_of_waiting(queue, "_came")
+    polling = Background(lambda: queue.poll(timeout))
+    waiting.wait()
+    getattr(queue, push)("x")
+    assert polling.result() == "x"
+
+
+def test_each_push_wakes_another_poll(queue: EventQueue[object]) -> None:
+    waiting = bell_of_waiting(queue, "_came")
+    polling = [Background(lambda: queue.poll(None)) for _ in range(3)]
+    waiting.wait(3)
+    for event in "abc":
+        queue.push(event)
+    assert sorted(str(one.result()) for one in polling) == ["a", "b", "c"]
+
+
+def test_a_poll_whose_event_was_taken_by_another_goes_on_waiting(queue: EventQueue[object]) -> None:
+    waiting = bell_of_waiting(queue, "_came")
+    polling = Background(lambda: queue.poll(None))
+    waiting.wait()
+    with queue._lock:
+        queue._came.notify()  # as a push does, whose event somebody else takes before the poll has the lock
+    waiting.wait()
+    queue.push("x")
+    assert polling.result() == "x"
+
+
+# A bound
+
+
+def test_a_full_queue_refuses_at_once_when_there_is_no_time() -> None:
+    queue = holding("a", "b", maxsize=2)
+    with pytest.raises(BackpressureTimeout, match=r"2 events of at most 2 .* this one was not taken"):
+        queue.push("c", timeout=0)
+    assert pop_all(queue) == ["a", "b"]
+
+
+def test_a_full_queue_refuses_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = holding("a", maxsize=1)
+    clock = WaitingClock()
+    monkeypatch.setattr("penstock.queue.waiting.time", clock)
+    monkeypatch.setattr(queue._left, "wait", clock.wait)
+    with pytest.raises(BackpressureTimeout, match=r"no room within 1\.5 s"):
+        queue.push("b", timeout=1.5)
+    assert clock.now == 1.5
+
+
+def test_a_backpressure_timeout_is_a_timeout() -> None:
+    with pytest.raises(TimeoutError):
+        holding("a", maxsize=1).push("b", timeout=0)
+
+
+@pytest.mark.parametrize("timeout", [None, PATIENCE])
+@pytest.mark.parametrize("take", ["pop", "poll"])
+def test_a_push_waits_for_room(timeout: float | None, take: str) -> None:
+    queue = holding("a", maxsize=1)
+    waiting = bell_of_waiting(queue, "_left")
+    pushing = Background(lambda: queue.push("b", timeout))
+    waiting.wait()
+    assert len(queue) == 1
+    assert getattr(queue, take)() == "a"
+    pushing.result()
+    assert pop_all(queue) == ["b"]
+
+
+def test_a_push_waits_for_ever_unless_told() -> None:
+    queue = holding("a", maxsize=1)
+    waiting = bell_of_waiting(queue, "_left")
+    pushing = Background(lambda: queue.push("b"))
+    waiting.wait()
+    queue.pop()
+    pushing.result()
+
+
+def test_room_for_one_lets_one_push_go_on() -> None:
+    queue = holding("a", "b", maxsize=2)
+    waiting = bell_of_waiting(queue, "_left")
+    pushing = [Background(lambda: queue.push("c")) for _ in range(2)]
+    waiting.wait(2)
+    queue.pop()
+    queue.pop()
+    for one in pushing:
+        one.result()
+    assert pop_all(queue) == ["c", "c"]
+
+
+def test_push_front_goes_over_the_bound_and_never_waits() -> None:
+    queue = holding("a", maxsize=1)
+    queue.push_front("b")
+    assert pop_all(queue) == ["b", "a"]
+
+
+def test_a_queue_over_its_bound_takes_nothing_until_it_is_below() -> None:
+    queue = holding("a", maxsize=1)
+    queue.push_front("b")
+    queue.pop()
+    with pytest.raises(BackpressureTimeout):
+        queue.push("c", timeout=0)
+    queue.pop()
+    queue.push("c", timeout=0)
+
+
+def test_a_push_that_waits_goes_on_when_a_queue_over_its_bound_is_below_it() -> None:
+    queue = holding("a", maxsize=1)
+    queue.push_front("b")
+    waiting = bell_of_waiting(queue, "_left")
+    pushing = Background(lambda: queue.push("c"))
+    waiting.wait()
+    queue.pop()
+    waiting.wait()  # there is no room yet
+    queue.pop()
+    pushing.result()
+
+
+def test_a_queue_without_a_bound_takes_any_number(queue: EventQueue[object]) -> None:
+    for number in range(10_000):
+        queue.push(number, timeout=0)
+    assert len(queue) == 10_000
+
+
+# What cannot be right
+
+
+@pytest.mark.parametrize("push", ["push", "push_front"])
+def test_none_is_no_event(queue: EventQueue[object], push: str) -> None:
+    with pytest.raises(InvalidInput, match="an event cannot be None"):
+        getattr(queue, push)(None)
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("maxsize", [0, -1, 1.5, "1", True, float("inf")])
+def test_a_bound_that_cannot_be_right_is_refused(maxsize: object) -> None:
+    with pytest.raises(InvalidInput, match="maxsize must be an integer, 1 or more"):
+        EventQueue[object](cast("int", maxsize))
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1", True])
+def test_a_timeout_that_cannot_be_right_is_refused(timeout: object) -> None:
+    queue = holding("a", maxsize=2)
+    wrong = cast("float", timeout)
+    with pytest.raises(InvalidInput, match="timeout must be a number of seconds, 0 or more"):
+        queue.poll(wrong)
+    with pytest.raises(InvalidInput, match="timeout must be a number of seconds, 0 or more"):
+        queue.push("b", wrong)
+    assert pop_all(queue) == ["a"]
+
+
+# Many threads
+
+
+@pytest.mark.parametrize("maxsize", [None, 1, 3])
+def test_many_threads_hand_over_each_event_once_and_each_ones_in_order(maxsize: int | None) -> None:
+    queue = EventQueue[tuple[int, int]](maxsize)
+    began = threading.Barrier(8)
+
+    def push(who: int) -> None:
+        began.wait(PATIENCE)
+        for number in range(500):
+            queue.push((who, number), timeout=PATIENCE)
+
+    def take() -> list[tuple[int, int]]:
+        began.wait(PATIENCE)
+        taken = [queue.poll(PATIENCE) for _ in range(500)]
+        return [event for event in taken if event is not None]
+
+    pushing = [Background(partial(push, who)) for who in range(4)]
+    taking = [Background(take) for _ in range(4)]
+    for one in pushing:
+        one.result()
+    taken = [one.result() for one in taking]
+    assert Counter(event for events in taken for event in events) == Counter(
+        (who, number) for who in range(4) for number in range(500)
+    )
+    assert all(
+        [number for one, number in events if one == who] == sorted(number for one, number in events if one == who)
+        for events in taken
+        for who in range(4)
+    )

@@ -1,0 +1,329 @@
+"""What a durable queue counts, under its path."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from penstock import DurableEventQueue
+from penstock.errors import CorruptData, InvalidInput, OutcomeUnknown
+from penstock.queue.database import Database
+from tests.buffer.producer.waiting import Background, Bell, Gate
+from tests.queue.codecs import StrictCodec
+from tests.queue.place import Place, key
+from tests.queue.samples import sample, samples
+from tests.queue.writes import Writes
+
+NOON = 1_800_000_000.0
+
+
+class Clock:
+    """The time, as a test has it."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def gauges(queue: DurableEventQueue[Any]) -> tuple[float, float]:
+    return sample("penstock_queue_ready", queue), sample("penstock_queue_in_flight", queue)
+
+
+def oldest_age(queue: DurableEventQueue[Any]) -> float:
+    return sample("penstock_queue_oldest_age_seconds", queue)
+
+
+# Counters
+
+
+def test_pushes_are_counted_event_by_event(queue: DurableEventQueue[bytes]) -> None:
+    queue.push(b"a")
+    queue.push_many([b"b", b"c"])
+    queue.push_many([])
+    assert sample("penstock_queue_pushes_total", queue) == 3
+
+
+def test_what_was_refused_is_not_counted(place: Place) -> None:
+    queue = place.open(codec=StrictCodec())
+    with pytest.raises(InvalidInput):
+        queue.push_many([b"good", b"bad"])
+    assert sample("penstock_queue_pushes_total", queue) == 0
+
+
+def test_acks_are_counted_once_for_each_event_that_was_deleted(queue: DurableEventQueue[bytes]) -> None:
+    queue.push_many([b"a", b"b", b"c"])
+    queue.pop()
+    queue.ack(0)
+    queue.ack(0)
+    queue.ack_many([0, 1, 1, 99])
+    assert sample("penstock_queue_acks_total", queue) == 2
+
+
+def test_an_event_that_two_threads_ack_at_once_is_counted_once(
+    queue: DurableEventQueue[bytes], writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push(b"x")
+    gate = writes.gate = Gate()
+    first = Background(lambda: queue.ack(0))
+    gate.wait_for_somebody()
+    found = Bell()
+    leave = queue._ledger.leave
+
+    def leave_and_ring(ids: Iterable[int]) -> list[int]:
+        try:
+            return leave(ids)
+        finally:
+            found()
+
+    monkeypatch.setattr(queue._ledger, "leave", leave_and_ring)
+    second = Background(lambda: queue.ack(0))
+    found.wait()
+    gate.open()
+    first.result()
+    second.result()
+    assert sample("penstock_queue_acks_total", queue) == 1
+
+
+def test_nacks_are_counted_once_for_each_event_that_came_back(queue: DurableEventQueue[bytes]) -> None:
+    queue.push_many([b"a", b"b"])
+    queue.pop()
+    queue.nack(0)
+    queue.nack(0)
+    queue.nack(1)
+    queue.pop()
+    queue.nack(0)
+    assert sample("penstock_queue_nacks_total", queue) == 2
+
+
+def test_counters_go_on_after_a_reopen(place: Place) -> None:
+    place.holding(b"a")
+    place.holding(b"b")
+    assert sample("penstock_queue_pushes_total", place.open()) == 2
+
+
+# Gauges
+
+
+def test_gauges_follow_an_event_on_its_way(queue: DurableEventQueue[bytes]) -> None:
+    seen = [gauges(queue)]
+    for step in (
+        lambda: queue.push_many([b"a", b"b"]),
+        queue.pop,
+        lambda: queue.nack(0),
+        queue.pop,
+        lambda: queue.ack_many([0]),
+        lambda: queue.ack_many([1]),
+    ):
+        step()
+        seen.append(gauges(queue))
+    assert seen == [(0, 0), (2, 0), (1, 1), (2, 0), (1, 1), (1, 0), (0, 0)]
+
+
+def test_after_a_reopen_nothing_is_in_flight(place: Place) -> None:
+    with place.open() as queue:
+        queue.push_many([b"a", b"b"])
+        queue.pop()
+    assert gauges(place.open()) == (2, 0)
+
+
+@pytest.mark.parametrize("gauge", ["ready", "in_flight", "oldest_age_seconds"])
+def test_a_closed_queue_has_no_gauges(queue: DurableEventQueue[bytes], gauge: str) -> None:
+    queue.push(b"x")
+    queue.close()
+    assert samples(f"penstock_queue_{gauge}", queue) == []
+
+
+def test_a_second_close_leaves_the_gauges_of_who_has_opened_it_since(place: Place) -> None:
+    first = place.open()
+    first.close()
+    second = place.open()
+    first.close()
+    assert gauges(second) == (0, 0)
+
+
+def test_a_gauge_keeps_no_queue_alive(place: Place) -> None:
+    queue: DurableEventQueue[bytes] = DurableEventQueue(place.path)
+    path = queue._path
+    del queue
+    gc.collect()
+    again = place.open()  # which could not be opened, were the first one there still
+    assert again._path == path
+
+
+# The age of the oldest event
+
+
+def test_an_empty_queue_has_no_age(queue: DurableEventQueue[bytes]) -> None:
+    assert oldest_age(queue) == 0
+    assert queue.oldest_age() is None
+
+
+def test_a_queue_says_the_age_that_its_gauge_shows(place: Place, clock: Clock) -> None:
+    queue = place.open(clock=clock)
+    queue.push(b"x")
+    clock.now += 9
+    assert queue.oldest_age() == oldest_age(queue) == 9
+
+
+def test_the_age_is_that_of_the_oldest_event(place: Place, clock: Clock) -> None:
+    queue = place.open(clock=clock)
+    queue.push(b"old")
+    clock.now += 60
+    queue.push(b"young")
+    clock.now += 5
+    assert oldest_age(queue) == 65
+
+
+@pytest.mark.parametrize("state", ["ready", "in flight", "given back"])
+def test_an_event_ages_in_every_state(place: Place, clock: Clock, state: str) -> None:
+    queue = place.open(clock=clock)
+    queue.push(b"x")
+    if state != "ready":
+        queue.pop()
+    if state == "given back":
+        queue.nack(0)
+    clock.now += 7
+    assert oldest_age(queue) == 7
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["in flight", "ready"])
+def test_the_age_is_the_next_ones_when_the_oldest_is_acked(place: Place, clock: Clock, taken: bool) -> None:
+    queue = place.open(clock=clock)
+    queue.push(b"old")
+    clock.now += 60
+    queue.push(b"young")
+    clock.now += 5
+    if taken:
+        queue.pop()
+    queue.ack(0)
+    assert oldest_age(queue) == 5
+    queue.ack(1)
+    assert oldest_age(queue) == 0
+
+
+def test_the_age_is_right_to_a_second_for_pushes_that_follow_each_other(place: Place, clock: Clock) -> None:
+    queue = place.open(clock=clock)
+    for _ in range(20):
+        queue.push(b"x")
+        clock.now += 0.25
+    for number in range(19):
+        queue.ack(number)
+        age = clock.now - (NOON + 0.25 * (number + 1))
+        assert age <= oldest_age(queue) < age + 1
+
+
+def test_the_age_goes_on_after_a_reopen(place: Place, clock: Clock) -> None:
+    with place.open(clock=clock) as queue:
+        queue.push(b"old")
+        clock.now += 60
+        queue.push(b"young")
+    clock.now += 3600
+    queue = place.open(clock=clock)
+    assert oldest_age(queue) == 3660
+    queue.ack(0)
+    assert oldest_age(queue) == 3600
+
+
+def test_an_event_that_is_pushed_right_after_a_reopen_is_new(place: Place, clock: Clock) -> None:
+    with place.open(clock=clock) as queue:
+        queue.push(b"x")
+        queue.ack(0)
+    clock.now += 0.5
+    queue = place.open(clock=clock)
+    queue.push(b"y")
+    assert oldest_age(queue) == 0
+
+
+def test_a_clock_that_was_set_back_gives_no_age_below_0(place: Place, clock: Clock) -> None:
+    queue = place.open(clock=clock)
+    queue.push(b"x")
+    clock.now -= 3600
+    assert oldest_age(queue) == 0
+    queue.push(b"y")
+    queue.ack(0)
+    clock.now += 2
+    assert oldest_age(queue) == 2
+
+
+def test_a_push_after_one_that_failed_is_not_taken_for_older_than_it_is(
+    place: Place, clock: Clock, writes: Writes
+) -> None:
+    queue = place.open(clock=clock)
+    queue.push(b"old")
+    clock.now += 3600
+    writes.error = OutcomeUnknown("the disk has a bad moment")
+    with pytest.raises(OutcomeUnknown):
+        queue.push(b"fails")
+    writes.error = None
+    clock.now += 0.5
+    queue.push(b"young")
+    queue.ack(0)
+    assert oldest_age(queue) < 1
+
+
+def test_an_event_nobody_knows_the_time_of_has_no_age(place: Place) -> None:
+    place.open().close()
+    place.plant(key(0), b"planted")
+    assert place.open().oldest_age() is None
+
+
+def test_one_time_a_second_is_written_down_at_most(place: Place, clock: Clock) -> None:
+    with place.open(clock=clock) as queue:
+        for _ in range(10):
+            queue.push(b"x")
+            clock.now += 0.25
+    assert place.keys("times") == [key(0), key(4), key(8)]
+
+
+def test_times_that_no_event_needs_are_cleaned_away(place: Place, clock: Clock) -> None:
+    with place.open(clock=clock) as queue:
+        for number in range(10):
+            queue.push(b"x")
+            clock.now += 2
+            if number != 5:
+                queue.ack(number)
+        queue.push(b"last")
+    assert place.keys("times") == [key(5), *map(key, range(6, 11))]
+
+
+def test_times_of_before_a_reopen_are_cleaned_away(place: Place, clock: Clock) -> None:
+    with place.open(clock=clock) as queue:
+        for _ in range(10):
+            queue.push(b"x")
+            clock.now += 2
+        queue.ack_many(range(10))
+    with place.open(clock=clock) as queue:
+        queue.push(b"last")
+    assert place.keys("times") == [key(10)]
+
+
+def test_the_time_of_an_event_between_two_marks_is_kept(place: Place, clock: Clock) -> None:
+    queue = place.open(clock=clock)
+    queue.push_many([b"a", b"b"])
+    clock.now += 30
+    queue.ack(0)
+    queue.push(b"c")
+    assert oldest_age(queue) == 30
+
+
+def test_a_queue_that_cannot_be_read_has_no_age_and_does_not_break_the_metrics_of_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(self: Database, *_: object) -> int:
+        raise CorruptData("a block of a table is damaged")
+
+    queue = place.open()
+    queue.push(b"x")
+    monkeypatch.setattr(Database, "first_id", unreadable)
+    assert math.isnan(oldest_age(queue))
