@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import select
 import signal
 import traceback
 from collections.abc import Callable, Iterable
@@ -120,3 +122,26 @@ def _run(pipe: Connection[Any, Any], work: Callable[..., object], args: tuple[ob
     except BaseException:
         message = _Failed(traceback.format_exc())
     pipe.send(message)
+
+
+def in_forked_child(work: Callable[[], object]) -> str:
+    """Fork, do the work in the child, and return what it raised there."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = "nothing was raised"
+        try:
+            work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(theirs, said.encode())
+            os._exit(0)
+    os.close(theirs)
+    answered, _, _ = select.select([ours], [], [], PATIENCE / 3)
+    said = os.read(ours, 65536).decode() if answered else "it hangs"
+    os.close(ours)
+    if not answered:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return said

@@ -10,7 +10,7 @@ from typing import Any
 import rocksdict
 
 from penstock import DurableEventQueue
-from tests.buffer.producer.waiting import Bell
+from tests.waiting import Bell
 
 KIB = 1 << 10
 LAST = (1 << 64) - 1

@@ -9,11 +9,11 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import Closed, IdOverflow, InvalidInput, OutcomeUnknown, UnknownEvent
-from tests.buffer.producer.waiting import Background, Gate
 from tests.processes import PATIENCE
 from tests.queue.codecs import StrictCodec
 from tests.queue.place import LAST, Place, bell_of_waiting, key
 from tests.queue.writes import Writes
+from tests.waiting import Background, Gate
 
 
 async def has_come(gate: Gate) -> None:

@@ -13,10 +13,10 @@ import pytest
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, StorageError, UnknownEvent
 from penstock.queue import MsgspecCodec
-from tests.buffer.producer.waiting import Background
 from tests.processes import PATIENCE
 from tests.queue.codecs import CountingCodec, RefusingCodec, StrictCodec
 from tests.queue.place import KIB, LAST, Place, WaitingClock, bell_of_waiting, key
+from tests.waiting import Background
 
 LARGE = 300 * KIB
 """Of such events, a lazy queue reads four ahead."""

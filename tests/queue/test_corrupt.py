@@ -13,10 +13,10 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import CorruptData, CorruptEvent, StorageError
-from tests.buffer.producer.waiting import Background
 from tests.queue.codecs import RefusingCodec
 from tests.queue.place import LAST, Place, bell_of_waiting, key
 from tests.queue.samples import sample
+from tests.waiting import Background
 
 BAD_KEYS = {
     "empty, before all": b"",

@@ -11,9 +11,9 @@ import pytest
 
 from penstock import EventQueue
 from penstock.errors import BackpressureTimeout, InvalidInput
-from tests.buffer.producer.waiting import Background
 from tests.processes import PATIENCE
 from tests.queue.place import WaitingClock, bell_of_waiting
+from tests.waiting import Background
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import StorageError
-from tests.buffer.producer.forking import in_forked_child
-from tests.processes import PATIENCE, Parent, Start
+from tests.processes import PATIENCE, Parent, Start, in_forked_child
 from tests.queue.place import Place
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the system does not say who has a lock")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.queue.database import Changes, Database
-from tests.buffer.producer.waiting import Gate
+from tests.waiting import Gate
 
 
 class Writes:

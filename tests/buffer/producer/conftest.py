@@ -14,7 +14,7 @@ from penstock.buffer.producer import seconds_since_boot
 from penstock.buffer.room import Room
 from penstock.storage.at_exit import forget
 from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.waiting import NEVER, Background, Bell, Gate
+from tests.waiting import NEVER, Background, Bell, Gate
 
 
 class OpenProducer(Protocol):

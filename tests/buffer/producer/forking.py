@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import signal
 import threading
 from collections.abc import Callable
 
 from penstock import Producer, ProducerConfig, WriteHandle, Written
 from tests.buffer.producer.looking import entries
-from tests.buffer.producer.waiting import NEVER, Gate
-from tests.processes import Parent
-
-_PATIENCE = 20.0  # below that of the test, which so hears of a child that hangs
+from tests.processes import Parent, in_forked_child
+from tests.waiting import NEVER, Gate
 
 
 async def _await(handle: WriteHandle) -> Written:
@@ -38,29 +33,6 @@ USES: dict[str, Callable[[Producer, WriteHandle], object]] = {
     "result with a timeout": lambda _, handle: handle.result(1),
     "await": lambda _, handle: asyncio.run(_await(handle)),
 }
-
-
-def in_forked_child(work: Callable[[], object]) -> str:
-    """Fork, do the work in the child, and return what it raised there."""
-    ours, theirs = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        said = "nothing was raised"
-        try:
-            work()
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        finally:
-            os.write(theirs, said.encode())
-            os._exit(0)
-    os.close(theirs)
-    answered, _, _ = select.select([ours], [], [], _PATIENCE)
-    said = os.read(ours, 65536).decode() if answered else "it hangs"
-    os.close(ours)
-    if not answered:
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return said
 
 
 def use_after_a_fork(parent: Parent, place: str, use: str, taken: str) -> tuple[str, list[bytes]]:

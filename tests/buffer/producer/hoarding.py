@@ -15,8 +15,8 @@ import pyarrow as pa
 from penstock import Producer, ProducerConfig, WriteHandle, open_store
 from penstock.errors import BackpressureTimeout, StorageError
 from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.waiting import Gate
 from tests.processes import Parent
+from tests.waiting import Gate
 
 ROOM = 8 << 20
 """`max_buffered_bytes` of these producers."""

@@ -12,8 +12,8 @@ from penstock.errors import BackpressureTimeout, StorageError
 from tests.buffer.producer.conftest import OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import entries
-from tests.buffer.producer.waiting import A_WHILE, Background, Gate
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Background, Gate
 
 
 @pytest.mark.parametrize("given", [b"x", "x", [b"x"]], ids=["bytes", "text", "a list"])

@@ -14,8 +14,8 @@ from penstock.buffer import BatchFormat, Compression, Manifest, encode_batch
 from tests.buffer.producer.conftest import OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import batches, data_objects, queue
-from tests.buffer.producer.waiting import A_WHILE
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE
 
 
 def _is_done_within(handle: WriteHandle, seconds: float) -> bool:

@@ -12,7 +12,7 @@ from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import entries, queue
 from tests.buffer.producer.refusing import Refusal
-from tests.buffer.producer.waiting import NEVER, Background
+from tests.waiting import NEVER, Background
 
 
 def test_a_close_flushes(store: ObjectStore) -> None:

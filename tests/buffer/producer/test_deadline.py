@@ -13,8 +13,8 @@ from penstock.errors import OutcomeUnknown, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import data_objects, entries, queue
-from tests.buffer.producer.waiting import A_WHILE, Bell
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Bell
 
 
 class Uptime:

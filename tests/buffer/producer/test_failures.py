@@ -11,8 +11,8 @@ from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import MANIFEST, batches, data_objects, entries, queue
-from tests.buffer.producer.waiting import A_WHILE, Bell
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Bell
 
 
 def raising(error: Exception) -> Callable[[], None]:

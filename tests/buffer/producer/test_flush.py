@@ -11,8 +11,8 @@ from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import entries
 from tests.buffer.producer.refusing import Refusal
-from tests.buffer.producer.waiting import A_WHILE, Background, Bell, Gate
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Background, Bell, Gate
 
 
 def test_a_flush_returns_when_everything_before_it_is_done(store: ObjectStore, open_producer: OpenProducer) -> None:

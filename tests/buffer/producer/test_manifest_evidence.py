@@ -11,8 +11,8 @@ from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import MANIFEST, entries, queue
-from tests.buffer.producer.waiting import A_WHILE, Bell
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Bell
 
 UNKNOWN = (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE, Fault.APPLIED_THEN_CONFLICT)
 

@@ -12,8 +12,8 @@ from penstock import ObjectStore, WriteHandle
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import batches, entries, queue
-from tests.buffer.producer.waiting import A_WHILE, Background, Bell
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Background, Bell
 
 
 def test_many_batches_land_in_the_order_they_were_produced(store: ObjectStore, open_producer: OpenProducer) -> None:

@@ -11,8 +11,8 @@ from penstock.errors import BackpressureTimeout
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import entries
-from tests.buffer.producer.waiting import A_WHILE, Background, Bell, Gate
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Background, Bell, Gate
 
 
 @pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300, math.inf])

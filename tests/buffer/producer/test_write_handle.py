@@ -11,8 +11,8 @@ from penstock.errors import BackpressureTimeout, PenstockError, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore, Step
 from tests.buffer.producer.looking import entries, payloads, queue
-from tests.buffer.producer.waiting import A_WHILE, Background
 from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Background
 
 
 def test_its_result_is_where_the_entries_are(store: ObjectStore, open_producer: OpenProducer) -> None:
