@@ -75,20 +75,21 @@ class Place:
             database.close()
 
 
-def bell_of_waiting(owner: object, condition: str) -> Bell:
-    """A bell that rings when a thread waits for a condition of this queue.
+def bell_of_waiting(owner: object, waiters: str) -> Bell:
+    """A bell that rings when a thread waits for something of this queue.
 
-    It rings under the condition's lock: whoever hears it and takes that lock finds the thread waiting.
+    It rings under the queue's lock: whoever hears it and takes that lock finds the thread waiting.
     """
     bell = Bell()
-    waited_for = getattr(owner, condition)
-    wait = waited_for.wait
+    waited_for = getattr(owner, waiters)
+    enlist = waited_for._enlist
 
-    def ring_and_wait(timeout: float | None = None) -> bool:
+    def enlist_and_ring() -> object:
+        enlisted: object = enlist()
         bell()
-        return bool(wait(timeout))
+        return enlisted
 
-    waited_for.wait = ring_and_wait
+    waited_for._enlist = enlist_and_ring
     return bell
 
 
@@ -101,7 +102,6 @@ class WaitingClock:
     def monotonic(self) -> float:
         return self.now
 
-    def wait(self, timeout: float) -> bool:
+    def sleep(self, bell: object, seconds: float) -> None:
         """Wait for what never comes."""
-        self.now += timeout
-        return False
+        self.now += seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.processes import PATIENCE
 from tests.queue.codecs import StrictCodec
 from tests.queue.place import LAST, Place, bell_of_waiting, key
 from tests.queue.writes import Writes
-from tests.waiting import Background, Gate
+from tests.waiting import Background, Bell, Gate
 
 
 async def has_come(gate: Gate) -> None:
@@ -262,10 +263,17 @@ def test_an_awaited_push_to_a_closed_queue_says_so(queue: DurableEventQueue[byte
         asyncio.run(queue.push_async(b"y"))
 
 
-def test_a_close_waits_for_what_was_pushed(place: Place, writes: Writes) -> None:
+def test_a_close_waits_for_what_was_pushed(place: Place, writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = writes.gate = Gate()
     queue = place.open()
-    idle = bell_of_waiting(queue._commits, "_idle")
+    idle = Bell()
+    wait = queue._commits._wait
+
+    def ring_and_wait(when_idle: threading.Lock) -> None:
+        idle()
+        wait(when_idle)
+
+    monkeypatch.setattr(queue._commits, "_wait", ring_and_wait)
 
     async def push() -> list[int]:
         pushing = [asyncio.create_task(queue.push_async(b"x"))]

@@ -341,10 +341,10 @@ def test_a_poll_that_raises_for_a_bad_value_does_not_swallow_the_call_of_another
     for skip in (False, True):
         polling.append(Background(partial(queue.poll, None, skip_corrupt=skip)))
         waiting.wait()
-    with queue._ready:  # as one call, which wakes the first that waits, and not the other
+    with queue._lock:  # as one call, which wakes the first that waits, and not the other
         queue._ledger.give_back(0)
         queue._ledger.give_back(1)
-        queue._ready.notify()
+        queue._ready.wake()
     answers = []
     for one in polling:
         try:
@@ -494,3 +494,19 @@ def test_a_damaged_table_of_the_next_id_is_told_of(place: Place) -> None:
         damage_if_it_holds(table, b"next_id")
     with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {place.path} could not be read")):
         place.open()
+
+
+def test_a_value_that_would_take_all_memory_to_decode_is_corrupt(place: Place) -> None:
+    class Greedy:
+        def encode(self, event: bytes, /) -> bytes:
+            return event
+
+        def decode(self, data: bytes, /) -> bytes:
+            if data == b"bad":
+                raise MemoryError
+            return data
+
+    queue = place.holding(b"bad", b"x").open(codec=Greedy())
+    with pytest.raises(CorruptEvent, match="event 0"):
+        queue.pop()
+    assert queue.pop(skip_corrupt=True) == DurableEvent(1, b"x")

@@ -471,3 +471,33 @@ def test_a_thread_that_polls_during_a_fault_gets_the_next_event(tmp_path: Path, 
         event = poll.answer()
         assert event is not None
         assert (event.id, event.event) == (0, b"next")
+
+
+class Stalling:
+    """A database that stalls for a while, and uses up what it was given to write, as `rocksdict` does."""
+
+    def __init__(self, real: Any, times: int) -> None:
+        self._real = real
+        self._left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def write(self, batch: Any, options: Any) -> None:
+        if self._left:
+            self._left -= 1
+            batch.clear()
+            raise Exception("Operation failed. Try again.: Incomplete: Write stall")
+        self._real.write(batch, options)
+
+
+def test_a_write_that_rocksdb_holds_up_is_tried_again_whole(sound: DurableEventQueue[bytes]) -> None:
+    handles = sound._database._handles
+    assert handles is not None
+    stalling: Any = Stalling(handles.events, 3)
+    sound._database._handles = replace(handles, events=stalling)
+    before = ids(sound)
+    pushed = [event.id for event in sound.push_many([b"a", b"b"])]
+    assert ids(sound) == before + pushed
+    sound.ack_many(pushed)
+    assert ids(sound) == before

@@ -106,20 +106,20 @@ def test_poll_of_an_empty_queue_is_none_when_the_time_is_over(queue: EventQueue[
 def test_poll_waits_a_tenth_of_a_second_unless_told(queue: EventQueue[object], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = WaitingClock()
     monkeypatch.setattr("penstock.queue.waiting.time", clock)
-    monkeypatch.setattr(queue._came, "wait", clock.wait)
+    monkeypatch.setattr(queue._for_events, "_sleep", clock.sleep)
     assert queue.poll() is None
     assert clock.now == pytest.approx(0.1)
 
 
 def test_poll_with_no_time_does_not_wait(queue: EventQueue[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue._came, "wait", None)
+    monkeypatch.setattr(queue._for_events, "_sleep", None)
     assert queue.poll(0) is None
 
 
 @pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300])
 @pytest.mark.parametrize("push", ["push", "push_front"])
 def test_a_push_wakes_a_poll(queue: EventQueue[object], push: str, timeout: float | None) -> None:
-    waiting = bell_of_waiting(queue, "_came")
+    waiting = bell_of_waiting(queue, "_for_events")
     polling = Background(lambda: queue.poll(timeout))
     waiting.wait()
     getattr(queue, push)("x")
@@ -127,7 +127,7 @@ def test_a_push_wakes_a_poll(queue: EventQueue[object], push: str, timeout: floa
 
 
 def test_each_push_wakes_another_poll(queue: EventQueue[object]) -> None:
-    waiting = bell_of_waiting(queue, "_came")
+    waiting = bell_of_waiting(queue, "_for_events")
     polling = [Background(lambda: queue.poll(None)) for _ in range(3)]
     waiting.wait(3)
     for event in "abc":
@@ -136,11 +136,11 @@ def test_each_push_wakes_another_poll(queue: EventQueue[object]) -> None:
 
 
 def test_a_poll_whose_event_was_taken_by_another_goes_on_waiting(queue: EventQueue[object]) -> None:
-    waiting = bell_of_waiting(queue, "_came")
+    waiting = bell_of_waiting(queue, "_for_events")
     polling = Background(lambda: queue.poll(None))
     waiting.wait()
     with queue._lock:
-        queue._came.notify()  # as a push does, whose event somebody else takes before the poll has the lock
+        queue._for_events.wake()  # as a push does, whose event somebody else takes before the poll has the lock
     waiting.wait()
     queue.push("x")
     assert polling.result() == "x"
@@ -160,7 +160,7 @@ def test_a_full_queue_refuses_when_the_time_is_over(monkeypatch: pytest.MonkeyPa
     queue = holding("a", maxsize=1)
     clock = WaitingClock()
     monkeypatch.setattr("penstock.queue.waiting.time", clock)
-    monkeypatch.setattr(queue._left, "wait", clock.wait)
+    monkeypatch.setattr(queue._for_room, "_sleep", clock.sleep)
     with pytest.raises(BackpressureTimeout, match=r"no room within 1\.5 s"):
         queue.push("b", timeout=1.5)
     assert clock.now == 1.5
@@ -175,7 +175,7 @@ def test_a_backpressure_timeout_is_a_timeout() -> None:
 @pytest.mark.parametrize("take", ["pop", "poll"])
 def test_a_push_waits_for_room(timeout: float | None, take: str) -> None:
     queue = holding("a", maxsize=1)
-    waiting = bell_of_waiting(queue, "_left")
+    waiting = bell_of_waiting(queue, "_for_room")
     pushing = Background(lambda: queue.push("b", timeout))
     waiting.wait()
     assert len(queue) == 1
@@ -186,7 +186,7 @@ def test_a_push_waits_for_room(timeout: float | None, take: str) -> None:
 
 def test_a_push_waits_for_ever_unless_told() -> None:
     queue = holding("a", maxsize=1)
-    waiting = bell_of_waiting(queue, "_left")
+    waiting = bell_of_waiting(queue, "_for_room")
     pushing = Background(lambda: queue.push("b"))
     waiting.wait()
     queue.pop()
@@ -195,7 +195,7 @@ def test_a_push_waits_for_ever_unless_told() -> None:
 
 def test_room_for_one_lets_one_push_go_on() -> None:
     queue = holding("a", "b", maxsize=2)
-    waiting = bell_of_waiting(queue, "_left")
+    waiting = bell_of_waiting(queue, "_for_room")
     pushing = [Background(lambda: queue.push("c")) for _ in range(2)]
     waiting.wait(2)
     queue.pop()
@@ -224,7 +224,7 @@ def test_a_queue_over_its_bound_takes_nothing_until_it_is_below() -> None:
 def test_a_push_that_waits_goes_on_when_a_queue_over_its_bound_is_below_it() -> None:
     queue = holding("a", maxsize=1)
     queue.push_front("b")
-    waiting = bell_of_waiting(queue, "_left")
+    waiting = bell_of_waiting(queue, "_for_room")
     pushing = Background(lambda: queue.push("c"))
     waiting.wait()
     queue.pop()

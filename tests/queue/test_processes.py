@@ -258,8 +258,8 @@ ENDINGS = {
     "while a thread waits in poll": """
         queue.pop(), queue.pop()
         began = threading.Event()
-        wait = queue._ready.wait
-        queue._ready.wait = lambda timeout=None: (began.set(), wait(timeout))
+        sleep = queue._ready._sleep
+        queue._ready._sleep = lambda bell, seconds: (began.set(), sleep(bell, seconds))
         threading.Thread(target=queue.poll, args=(None,), daemon=True).start()
         assert began.wait(20)
     """,

@@ -18,6 +18,7 @@ from penstock.errors import IdOverflow, OutcomeUnknown
 from penstock.queue import DurableEvent, DurableEventQueue, database, group_commit
 from penstock.queue.database import Changes, Database
 from tests.queue.calls import PATIENCE, Call, Line, Writes, drained, ids, pushes, together, wait_in_line
+from tests.queue.place import bell_of_waiting
 
 THREADS = 32
 LAST = (1 << 64) - 1
@@ -168,27 +169,17 @@ def test_an_id_that_many_threads_ack_at_once_is_counted_once(queue: DurableEvent
     assert (len(queue), queue.ready_len(), ids(queue)) == (50, 50, list(range(50, 100)))
 
 
-def wake_ups(
-    queue: DurableEventQueue[bytes], monkeypatch: pytest.MonkeyPatch, wake: Callable[[], int], rounds: int
-) -> list[float]:
+def wake_ups(queue: DurableEventQueue[bytes], wake: Callable[[], int], rounds: int) -> list[float]:
     """The seconds from the return of what wakes a poll to the return of that poll."""
-    waits = threading.Event()
-    really_wait = queue._ready.wait
-
-    def wait(timeout: float | None = None) -> bool:
-        waits.set()  # with the lock held: whatever wakes it comes after it has begun to wait
-        return really_wait(timeout)
-
-    monkeypatch.setattr(queue._ready, "wait", wait)
+    waits = bell_of_waiting(queue, "_ready")
 
     def poll() -> tuple[DurableEvent[bytes] | None, float]:
         return queue.poll(timeout=PATIENCE / 2), time.perf_counter()
 
     seconds = []
     for _ in range(rounds):
-        waits.clear()
         call = Call(poll)
-        assert waits.wait(PATIENCE)
+        waits.wait()
         woken_by = wake()
         woke = time.perf_counter()
         event, returned = call.answer()
@@ -198,8 +189,8 @@ def wake_ups(
     return seconds
 
 
-def test_a_push_wakes_a_poll_in_milliseconds(queue: DurableEventQueue[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = wake_ups(queue, monkeypatch, lambda: queue.push(b"event").id, rounds=50)
+def test_a_push_wakes_a_poll_in_milliseconds(queue: DurableEventQueue[bytes]) -> None:
+    seconds = wake_ups(queue, lambda: queue.push(b"event").id, rounds=50)
     assert statistics.median(seconds) < 0.05
 
 
@@ -211,7 +202,7 @@ def test_a_nack_wakes_a_poll_in_milliseconds(queue: DurableEventQueue[bytes], mo
         queue.nack(0)
         return 0
 
-    assert statistics.median(wake_ups(queue, monkeypatch, give_back, rounds=50)) < 0.05
+    assert statistics.median(wake_ups(queue, give_back, rounds=50)) < 0.05
 
 
 def test_push_many_wakes_as_many_polls_as_it_has_events(queue: DurableEventQueue[bytes]) -> None:

@@ -34,7 +34,7 @@ class BytesCodec:
         """Return the event as it is."""
         if not isinstance(event, bytes):
             raise InvalidInput(f"an event is bytes unless the queue has a codec, not {type(event).__name__}")
-        return event
+        return bytes(event)
 
     def decode(self, data: bytes, /) -> bytes:
         """Return the bytes as they are."""
@@ -93,8 +93,6 @@ def encoded(codec: Codec[Event], event: Event, number: int | None = None) -> byt
     """An event's bytes; it is the one with this number, if it is one of many. Raises `InvalidInput`, in any case."""
     try:
         data: object = codec.encode(event)
-    except MemoryError:
-        raise
     except Exception as error:
         raise InvalidInput(f"{_which(number)} cannot be encoded, and nothing was pushed: {_said(error)}") from error
     if type(data) is not bytes:
@@ -107,8 +105,6 @@ def decoded(codec: Codec[Event], identifier: int, data: bytes) -> Event:
     """The event in these bytes. Raises `CorruptEvent` naming its id, whatever the codec raises."""
     try:
         return codec.decode(data)
-    except MemoryError:
-        raise
     except Exception as error:
         raise CorruptEvent(
             f"event {identifier} cannot be decoded: {_said(error)}. It stays on disk; skip_corrupt=True goes past it, "

@@ -143,13 +143,12 @@ class Database:
     def _append(self, at: _Handles, changes: Changes) -> None:
         """Write, without a sync. Where RocksDB would wait, wait here: it would keep the interpreter's lock."""
         one = len(changes.events) == 1 and not changes.acked and changes.time is None
-        batch = None if one else _batch(at, changes)
         until = time.monotonic() + _LONGEST_STALL
         while True:
             try:
-                if batch is None:
+                if one:
                     return at.events.put(key_of(changes.next_id - 1), changes.events[0], at.at_once)
-                return at.events.write(batch, at.at_once)
+                return at.events.write(_batch(at, changes), at.at_once)  # a new one each time: it is used up by a try
             except Exception as error:
                 if "Write stall" not in str(error):
                     raise
@@ -287,8 +286,9 @@ class Database:
         """Whether a push of so many bytes, now, leaves on the disk what acks and compaction need."""
         if size > self._room or not 0 <= now - self._looked < _LOOK_AGAIN:
             free, total = self._disk()
-            # Two memtables may have to be written yet; as much again is for acks, and for compaction.
-            self._looked, self._room = now, free - 4 * _memtable(total)
+            # Two memtables may have to be written yet. The rest is for acks (the delete of a small event takes as much
+            # as the event, until both are compacted away), and for compaction.
+            self._looked, self._room = now, free - 8 * _memtable(total)
         if size > self._room:
             return False
         self._room -= size

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
@@ -21,7 +20,7 @@ from penstock.queue.event import DurableEvent
 from penstock.queue.group_commit import GroupCommit, Work
 from penstock.queue.ledger import Ledger
 from penstock.queue.measures import Measures
-from penstock.queue.waiting import wait_for
+from penstock.queue.waiting import Waiters
 from penstock.queue.walk import Walk
 from penstock.storage.checks import check_seconds
 from penstock.storage.opening import local_path
@@ -35,6 +34,7 @@ _LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written do
 _WINDOW = 1 << 20
 _MOST_BYTES = 1 << 30  # of one push; RocksDB counts a record in 32 bits
 _ACK_BYTES = 16  # of a write, for each ack in it
+_EVENT_BYTES = 50  # on disk, about, beside those of the event itself
 _WORTH_TIDYING = 1000  # acks
 _MARK_EVERY = 1.0  # second
 _OLD_MARKS = 100  # deleted with one new mark, at most
@@ -91,7 +91,7 @@ class DurableEventQueue(Generic[Event]):
         self._clock = clock
         self._home = current.number
         self._lock = threading.Lock()
-        self._ready = threading.Condition(self._lock)
+        self._ready = Waiters(self._lock)
         self._database = Database(self._path)
         try:
             inventory = self._database.take_inventory()
@@ -142,7 +142,7 @@ class DurableEventQueue(Generic[Event]):
                 return
             with self._lock:
                 self._is_closed = True
-                self._ready.notify_all()
+                self._ready.wake_all()
             self._measures.unwatch()
             self._commits.close()
             with self._lock:
@@ -183,7 +183,9 @@ class DurableEventQueue(Generic[Event]):
     def get(self, id: int) -> DurableEvent[Event] | None:  # noqa: A002  its name is the contract
         """Look at an event without taking it; None if it is not on disk. Raises `CorruptEvent` if it is unreadable."""
         _check_id(id)
-        with self._using():
+        self._check()
+        with self._lock:
+            self._check()
             data = self._database.get(id) if id < self._ledger.next_id else None
             return None if data is None else DurableEvent(id, decoded(self._codec, id, data))
 
@@ -209,8 +211,7 @@ class DurableEventQueue(Generic[Event]):
             return taken is not None
 
         self._check()
-        with self._lock:
-            wait_for(self._ready, has_taken, timeout)
+        self._ready.wait(has_taken, timeout)
         return taken
 
     def ack(self, id: int) -> None:  # noqa: A002  its name is the contract
@@ -226,31 +227,36 @@ class DurableEventQueue(Generic[Event]):
             for identifier in some:
                 _check_id(identifier)
         self._check()
-        with self._lock:
-            self._check()
-            leaving = self._ledger.leave(some)
-        if not leaving:
-            return
-        work = Work((), leaving, _ACK_BYTES * len(leaving))
+        leaving: list[int] = []
+        work = Work((), leaving, _ACK_BYTES * len(some))
         try:
-            self._commits.commit(work)
-        finally:
-            if work.is_withdrawn:
+            with self._lock:
+                self._check()
+                self._ledger.leave(some, leaving)
+            if leaving:
+                self._commits.commit(work)
+        except BaseException:
+            if work.is_over or not work.is_begun:  # else somebody is at it, and will see to it
                 self._stay(work)
+            raise
 
     def nack(self, id: int) -> None:  # noqa: A002  its name is the contract
         """Make an event that is in flight ready again, with its id. Raises `UnknownEvent` if it is not on disk."""
         _check_id(id)
-        with self._using():
+        self._check()
+        with self._lock:
+            self._check()
             was_taken = self._ledger.give_back(id)
             if was_taken is None:
                 raise UnknownEvent(f"event {id} is not on disk in {self._path}: it was acked, or never pushed")
             if was_taken:
-                self._ready.notify()
+                self._ready.wake()
                 self._measures.nacks.inc()
 
     def __len__(self) -> int:
-        with self._using():
+        self._check()
+        with self._lock:
+            self._check()
             return self._ledger.on_disk
 
     @property
@@ -260,7 +266,9 @@ class DurableEventQueue(Generic[Event]):
 
     def ready_len(self) -> int:
         """How many events are on disk and not in flight."""
-        with self._using():
+        self._check()
+        with self._lock:
+            self._check()
             return self._ledger.ready
 
     def approximate_len(self) -> int:
@@ -274,23 +282,26 @@ class DurableEventQueue(Generic[Event]):
         What is acked in the meantime does not come any more. At a key or a value that cannot be read it raises
         `CorruptEvent`, again with each `next`; `skip_corrupt` goes past it, and counts it.
         """
-        with self._using():
-            return Walk(
-                self._database,
-                self._codec,
-                self._using,
-                end=self._ledger.next_id,
-                bad_keys=self._every_bad_key,
-                acks=lambda: self._acks,
-                on_skip=self._note_skipped if skip_corrupt else None,
-            )
+        self._check()
+        return Walk(
+            self._database,
+            self._codec,
+            self._lock,
+            self._check,
+            end=self._ledger.next_id,
+            bad_keys=self._every_bad_key,
+            acks=lambda: self._acks,
+            on_skip=self._note_skipped if skip_corrupt else None,
+        )
 
     def oldest_age(self) -> float | None:
         """How many seconds ago the oldest event on disk was pushed, to a second; None if there is none.
 
         Also None where an event was put there by other means, and no time is known.
         """
-        with self._using():
+        self._check()
+        with self._lock:
+            self._check()
             oldest = self._ledger.oldest()
             mark = None if oldest is None else self._database.time_of(oldest)
         return None if mark is None else max(_milliseconds(self._clock()) - mark[1], 0) / 1000
@@ -299,14 +310,6 @@ class DurableEventQueue(Generic[Event]):
         """The keys among the events that are no ids, as they were when the queue was opened."""
         self._check()
         return list(self._every_bad_key)
-
-    @contextmanager
-    def _using(self) -> Iterator[None]:
-        """Hold the lock of a queue that is open, in the process that opened it."""
-        self._check()  # before the lock too: in a forked child it may be held by a thread that is not there
-        with self._lock:
-            self._check()
-            yield
 
     def _pushing(self, events: Sequence[bytes], size: int) -> Work:
         self._check()
@@ -372,16 +375,16 @@ class DurableEventQueue(Generic[Event]):
             with self._lock:
                 if changes.events:
                     self._ledger.add(changes.events)
-                    self._ready.notify(len(changes.events))
+                    self._ready.wake(len(changes.events))
                 if changes.acked:
                     acked = self._ledger.forget(changes.acked)
                     self._acks += acked
             self._in_doubt = False
-        except BaseException as failure:
+        except BaseException:
             for work in works:
                 self._stay(work)
             self._marked = -math.inf
-            if has_begun and isinstance(failure, Exception):
+            if has_begun:
                 self._try_to_mend()
             raise
         if changes.events:
@@ -396,10 +399,11 @@ class DurableEventQueue(Generic[Event]):
             self._database.tidy()
 
     def _stay(self, work: Work) -> None:
-        """Put back what could not be acked."""
+        """Put back what could not be acked; once, however often it is asked for."""
         with self._lock:
-            if self._ledger.stay(work.acked):
-                self._ready.notify(len(work.acked))
+            acked, work.acked = work.acked, ()
+            if self._ledger.stay(acked):
+                self._ready.wake(len(acked))
 
     def _changes(self, works: Sequence[Work]) -> Changes:
         """Bring the work of some calls together. Those whose ids have run out, or that find no room, are left out."""
@@ -410,7 +414,7 @@ class DurableEventQueue(Generic[Event]):
                 changes.acked += work.acked
             elif changes.next_id + len(work.events) > _LAST_ID:
                 work.error = IdOverflow(f"{self!r} has used its last id, {changes.next_id - 1}: nothing was pushed")
-            elif not self._database.has_room_for(work.size, now):
+            elif not self._database.has_room_for(work.size + _EVENT_BYTES * len(work.events), now):
                 work.error = StorageError(
                     f"the disk of {self!r} is full, but for what acks need: nothing was pushed. Ack, or free some space"
                 )

@@ -23,7 +23,19 @@ class Work:
     A thread waits for it at a gate; a coroutine has a future, and a helper thread leads for it.
     """
 
-    __slots__ = ("acked", "error", "events", "first_id", "future", "gate", "is_over", "is_withdrawn", "leads", "size")
+    __slots__ = (
+        "acked",
+        "error",
+        "events",
+        "first_id",
+        "future",
+        "gate",
+        "has_left",
+        "is_begun",
+        "is_over",
+        "leads",
+        "size",
+    )
 
     def __init__(self, events: Sequence[bytes], acked: Sequence[int], size: int) -> None:
         self.events = events
@@ -34,8 +46,9 @@ class Work:
         self.gate: threading.Lock | None = None
         self.future: Future[None] | None = None
         self.leads = False
+        self.is_begun = False  # whether somebody writes it, or has
         self.is_over = False
-        self.is_withdrawn = False
+        self.has_left = False
 
     def begin(self) -> bool:
         """Say whether it is still wanted."""
@@ -63,17 +76,20 @@ class GroupCommit:
 
     `write` is given the work of some calls, in the order they came. It may set the `error` of some; if it raises,
     all of them have failed.
+
+    A Ctrl-C may come between any two calls of a function, also in a `finally`. So whatever must happen is written to
+    be done twice without harm, and is called from a `finally` inside a `finally`: one interrupt does not stop it.
     """
 
     def __init__(self, write: Callable[[Sequence[Work]], None], name: str) -> None:
         self._write = write
         self._name = name
         self._mutex = threading.Lock()
-        self._idle = threading.Condition(self._mutex)
         self._line = deque[Work]()
         self._begun = deque[Work]()  # what the leader is at
-        self._is_led = False
+        self._leader: Work | None = None
         self._is_closed = False
+        self._when_idle: threading.Lock | None = None
         self._helper: ThreadPoolExecutor | None = None
 
     def commit(self, work: Work) -> None:
@@ -84,22 +100,23 @@ class GroupCommit:
         try:
             with self._mutex:
                 self._check()
-                if self._is_led:
+                if self._leader is None:
+                    work.leads = True
+                    self._leader = work
+                    self._begun.append(work)
+                else:
                     work.gate = threading.Lock()
                     work.gate.acquire()
                     self._line.append(work)
-                else:
-                    self._begun.append(work)
-                    self._is_led = work.leads = True
             if work.gate is not None:
                 work.gate.acquire()
             if work.leads:
                 self._lead()
         finally:
-            if not work.is_over:
-                self._withdraw(work)
-            if work.leads:
-                self._step_down()
+            try:
+                self._leave(work)
+            finally:
+                self._leave(work)
         if work.error is not None:
             raise work.error
 
@@ -109,26 +126,24 @@ class GroupCommit:
         with self._mutex:
             self._check()
             self._line.append(work)
-            if not self._is_led:
-                self._is_led = self._let_lead(work)
+            if self._leader is None:
+                self._choose_a_leader()
         return work.future
 
     def close(self) -> None:
         """Let nobody in any more, and return when all that are in line have been written."""
         with self._mutex:
             self._is_closed = True
-            while self._is_led:
-                self._idle.wait()
-            helper, self._helper = self._helper, None
+            self._when_idle = threading.Lock()
+            if self._leader is not None:
+                self._when_idle.acquire()
+        self._wait(self._when_idle)
+        helper, self._helper = self._helper, None
         if helper is not None:
             helper.shutdown()
 
-    def _withdraw(self, work: Work) -> None:
-        """Take work back that nobody has begun: its thread was interrupted."""
-        with self._mutex:
-            if work in self._line:
-                self._line.remove(work)
-                work.is_withdrawn = True
+    def _wait(self, when_idle: threading.Lock) -> None:
+        when_idle.acquire()
 
     def _check(self) -> None:
         if self._is_closed:
@@ -141,6 +156,8 @@ class GroupCommit:
                 self._take()
         error: Exception | None = _INTERRUPTED
         try:
+            for work in self._begun:
+                work.is_begun = True
             self._write(self._begun)
             error = None
         except Exception as failure:  # noqa: BLE001  each call raises it
@@ -151,44 +168,68 @@ class GroupCommit:
     def _take(self) -> None:
         size = 0
         while self._line and (not self._begun or size + self._line[0].size <= _MOST_BYTES):
-            work = self._line.popleft()
+            work = self._line[0]
             if work.begin():
+                work.is_begun = True
                 self._begun.append(work)
                 size += work.size
+            self._line.popleft()
 
     def _finish(self, error: Exception | None) -> None:
         while self._begun:
             self._begun[0].finish(error)
             self._begun.popleft()
 
-    def _step_down(self) -> None:
-        self._finish(_INTERRUPTED)  # there is something left only if a Ctrl-C came in the middle of it
+    def _leave(self, work: Work) -> None:
+        """Let a call go: it is over, or was interrupted. The leader makes another the leader."""
+        if work.has_left or (work.is_over and not work.leads):
+            return
+        if self._leader is work:
+            self._finish(_INTERRUPTED)  # there is something left only if it was interrupted
         with self._mutex:
-            while self._line:
-                if self._let_lead(self._line[0]):
-                    return
-            self._is_led = False
-            if self._is_closed:
-                self._idle.notify_all()
+            if not work.is_over and work in self._line:
+                self._line.remove(work)
+            if self._leader is work:
+                self._choose_a_leader()
+            elif self._leader is not None and work.leads:
+                self._wake(self._leader)  # this was interrupted when it had chosen one
+            work.has_left = True
 
-    def _let_lead(self, work: Work) -> bool:
-        """Make the first in line the leader. False: it cannot be, and has left the line."""
-        if work.gate is not None:
-            work.leads = True
-            work.gate.release()
-            return True
-        try:
-            if self._helper is None:
-                self._helper = ThreadPoolExecutor(1, "penstock-queue")
-            self._helper.submit(self._lead_for_coroutines)
-        except RuntimeError as error:  # no more threads, or the interpreter is shutting down
-            self._line.popleft()
-            work.finish(StorageError(f"no thread could be had to write with, and nothing was written: {error}"))
-            return False
+    def _choose_a_leader(self) -> None:
+        """Make the first in line the leader, or nobody."""
+        while self._line:
+            following = self._line[0]
+            if following.is_over:
+                self._line.popleft()  # an interrupt came while it was taken from there
+                continue
+            following.leads = True
+            self._leader = following
+            if self._wake(following):
+                return
+            following.finish(StorageError("no thread could be had to write with, and nothing was written"))
+        self._leader = None
+        if self._when_idle is not None:
+            with suppress(RuntimeError):  # it is open
+                self._when_idle.release()
+
+    def _wake(self, leader: Work) -> bool:
+        """Send the leader to work; twice does no harm. False: it is a coroutine's, and no thread can be had."""
+        if leader.gate is not None:
+            with suppress(RuntimeError):  # it is open
+                leader.gate.release()
+        if leader.future is not None:
+            try:
+                if self._helper is None:
+                    self._helper = ThreadPoolExecutor(1, "penstock-queue")
+                self._helper.submit(self._lead_for_coroutines, leader)
+            except RuntimeError:  # no more threads, or the interpreter is shutting down
+                return False
         return True
 
-    def _lead_for_coroutines(self) -> None:
+    def _lead_for_coroutines(self, work: Work) -> None:
+        if self._leader is not work:
+            return
         try:
             self._lead()
         finally:
-            self._step_down()
+            self._leave(work)

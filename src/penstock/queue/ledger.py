@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from penstock.queue.database import Database, size_of
 
+_MANY_GONE = 1000
 _Entry = tuple[bool, bytes | None]  # was it taken? And its bytes, if they are kept
 
 
@@ -67,6 +68,8 @@ class Ledger:
             event = self._ahead[0]
             if event[0] >= self._cursor and event[0] not in self._leaving and event[0] not in self._gone_ahead:
                 return event
+            self._ahead_bytes -= size_of(event[1])
+            self._gone_ahead.discard(event[0])
             self._ahead.popleft()
         return None
 
@@ -75,6 +78,7 @@ class Ledger:
         if identifier in self._returned:
             self.in_flight[identifier] = self._returned[identifier]
             del self._returned[identifier]
+            heapq.heappop(self._returned_order)
             return
         data = self._ahead[0][1]
         self.in_flight[identifier] = data if self._keeps else None
@@ -106,11 +110,13 @@ class Ledger:
             self._scanned = identifier + 1
             self._ahead_bytes += size_of(data)
 
-    def leave(self, identifiers: Iterable[int]) -> list[int]:
-        """Put out of reach what is on disk of these, and return it: it is about to be acked."""
-        leaving = []
+    def leave(self, identifiers: Iterable[int], leaving: list[int]) -> None:
+        """Put out of reach what is on disk of these, and add it to `leaving`, first: it is about to be acked."""
         in_flight, entries = self.in_flight, self._leaving
         for identifier in identifiers:
+            if identifier not in in_flight and not self._is_known(identifier):
+                continue
+            leaving.append(identifier)
             if identifier in in_flight:
                 entries[identifier] = True, in_flight[identifier]
                 del in_flight[identifier]
@@ -119,12 +125,8 @@ class Ledger:
                 del self._returned[identifier]
             elif identifier in entries:
                 self._leaving_again[identifier] = self._leaving_again.get(identifier, 0) + 1
-            elif self._is_to_come(identifier):
-                entries[identifier] = False, None
             else:
-                continue
-            leaving.append(identifier)
-        return leaving
+                entries[identifier] = False, None
 
     def forget(self, identifiers: Iterable[int]) -> int:
         """Count events that are not on disk any more, and say how many there are."""
@@ -183,6 +185,9 @@ class Ledger:
                 self._leaving.pop(identifier, None)
         self._doubted.clear()
 
+    def _is_known(self, identifier: int) -> bool:
+        return identifier in self._returned or identifier in self._leaving or self._is_to_come(identifier)
+
     def _is_to_come(self, identifier: int) -> bool:
         within = self._cursor <= identifier < self.next_id
         return within and identifier not in self._leaving and self._database.has(identifier)
@@ -195,6 +200,8 @@ class Ledger:
             self._gone_ahead.discard(identifier)
             self._ahead_bytes -= size_of(data)
             self._ahead.popleft()
+        if len(self._gone_ahead) > _MANY_GONE and 2 * len(self._gone_ahead) > len(self._ahead):
+            self._read_again()  # the oldest is still there, and much behind it is not
 
     def _read_on(self) -> None:
         """Fill `_ahead`, which is empty: so nothing is ready between the cursor and `_scanned`."""
@@ -210,3 +217,4 @@ class Ledger:
         """Forget what was read ahead: it is not all that is ready there."""
         self._scanned = self._cursor
         self._ahead.clear()
+        self._gone_ahead.clear()

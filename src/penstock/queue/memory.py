@@ -7,7 +7,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from penstock.errors import BackpressureTimeout, InvalidInput
-from penstock.queue.waiting import wait_for
+from penstock.queue.waiting import Waiters
 from penstock.storage.checks import check_seconds, check_whole
 
 Event = TypeVar("Event")
@@ -32,8 +32,8 @@ class EventQueue(Generic[Event]):
         self._maxsize = maxsize
         self._events = deque[Event]()
         self._lock = threading.Lock()
-        self._came = threading.Condition(self._lock)
-        self._left = threading.Condition(self._lock)
+        self._for_events = Waiters(self._lock)
+        self._for_room = Waiters(self._lock)
 
     def __len__(self) -> int:
         return len(self._events)
@@ -50,11 +50,20 @@ class EventQueue(Generic[Event]):
         _check_event(event)
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
-        with self._lock:
-            if self._maxsize is not None and len(self._events) >= self._maxsize:
-                self._wait_for_room(self._maxsize, timeout)
+        most = self._maxsize
+
+        def has_pushed() -> bool:
+            if most is not None and len(self._events) >= most:
+                return False
             self._events.append(event)
-            self._came.notify()
+            self._for_events.wake()
+            return True
+
+        if not self._for_room.wait(has_pushed, timeout):
+            raise BackpressureTimeout(
+                f"no room within {timeout} s: {len(self._events)} events of at most {most} are in the queue; "
+                "this one was not taken"
+            )
 
     def push_front(self, event: Event) -> None:
         """Put an event before all others, to be the next. It never waits.
@@ -64,7 +73,7 @@ class EventQueue(Generic[Event]):
         _check_event(event)
         with self._lock:
             self._events.appendleft(event)
-            self._came.notify()
+            self._for_events.wake()
 
     def pop(self) -> Event | None:
         """Take the first event, or return None at once."""
@@ -75,23 +84,21 @@ class EventQueue(Generic[Event]):
         """Take the first event; wait for one up to `timeout` seconds (None: until there is one)."""
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
-        with self._lock:
-            wait_for(self._came, lambda: bool(self._events), timeout)
-            return self._take()
+        taken: Event | None = None
+
+        def has_taken() -> bool:
+            nonlocal taken
+            taken = self._take()
+            return taken is not None
+
+        self._for_events.wait(has_taken, timeout)
+        return taken
 
     def _take(self) -> Event | None:
         if not self._events:
             return None
-        event = self._events.popleft()
-        self._left.notify()
-        return event
-
-    def _wait_for_room(self, most: int, timeout: float | None) -> None:
-        if not wait_for(self._left, lambda: len(self._events) < most, timeout):
-            raise BackpressureTimeout(
-                f"no room within {timeout} s: {len(self._events)} events of at most {most} are in the queue; "
-                "this one was not taken"
-            )
+        self._for_room.wake()
+        return self._events.popleft()
 
 
 def _check_event(event: object) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import CorruptEvent
@@ -27,7 +27,8 @@ class Walk(Generic[Event]):
         self,
         database: Database,
         codec: Codec[Any],
-        using: Callable[[], AbstractContextManager[None]],
+        lock: threading.Lock,
+        check: Callable[[], None],
         *,
         end: int,
         bad_keys: Iterable[bytes],
@@ -36,7 +37,8 @@ class Walk(Generic[Event]):
     ) -> None:
         self._database = database
         self._codec = codec
-        self._using = using
+        self._lock = lock
+        self._check = check
         self._end = end
         self._bad_keys = deque(bad_keys)
         self._acks = acks
@@ -49,7 +51,9 @@ class Walk(Generic[Event]):
         return self
 
     def __next__(self) -> DurableEvent[Event]:
-        with self._using():
+        self._check()
+        with self._lock:
+            self._check()
             while True:
                 self._read_on()
                 try:

@@ -1,0 +1,120 @@
+"""A Ctrl-C at the entry of every function of the queue, one after the other: whatever it hits, the queue goes on."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import penstock.queue
+from penstock import DurableEventQueue, EventQueue
+from penstock.errors import StorageError
+from tests.queue.place import Place
+from tests.waiting import Background
+
+ROOM = os.path.dirname(penstock.queue.__file__)
+
+
+class Interrupts:
+    """Raises at the entry of a function of the queue's room: the first one, or the second, and so on."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.came = False
+
+    def during(self, work: Callable[[], object]) -> None:
+        """Do the work, up to the interrupt."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            work()
+        except (KeyboardInterrupt, StorageError):
+            assert self.came
+        finally:
+            sys.settrace(before)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "call" and frame.f_code.co_filename.startswith(ROOM):
+            if self._left == 0:
+                sys.settrace(None)
+                self.came = True
+                raise KeyboardInterrupt
+            self._left -= 1
+        return None
+
+
+WORK: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
+    "push": lambda queue: queue.push(b"x"),
+    "push_many": lambda queue: queue.push_many([b"x", b"y"]),
+    "pop": lambda queue: queue.pop(),
+    "poll": lambda queue: queue.poll(0.001),
+    "ack of one in flight": lambda queue: queue.ack(0),
+    "ack of one that is ready": lambda queue: queue.ack(2),
+    "ack of one that was given back": lambda queue: queue.ack(1),
+    "nack": lambda queue: queue.nack(0),
+    "len": len,
+    "iterate": lambda queue: list(queue.iterate()),
+}
+
+
+def rounds(place: Place) -> Callable[[], DurableEventQueue[bytes]]:
+    """A queue of its own for each interrupt: 0 is in flight, 1 was given back, 2 to 4 are ready."""
+    names = itertools.count()
+
+    def make() -> DurableEventQueue[bytes]:
+        queue = DurableEventQueue(place.path / str(next(names)), lazy=place.lazy)
+        queue.push_many([b"event"] * 5)
+        queue.pop()
+        queue.pop()
+        queue.nack(1)
+        return queue
+
+    return make
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_a_queue_goes_on_wherever_it_was_interrupted(place: Place, name: str) -> None:
+    make = rounds(place)
+    for number in itertools.count():
+        queue = make()
+        interrupts = Interrupts(number)
+        interrupts.during(lambda queue=queue: WORK[name](queue))  # type: ignore[misc]
+        assert not queue._lock.locked()
+        pushed = Background(lambda queue=queue: queue.push(b"after")).result()  # type: ignore[misc]
+        there = [event.id for event in queue.iterate()]
+        assert pushed.id in there
+        assert len(queue) == len(there)
+        taken = {event.id for event in iter(queue.pop, None)}
+        assert taken | set(queue._ledger.in_flight) == set(there)
+        Background(queue.close).result()
+        if not interrupts.came:
+            assert number > 0
+            return
+
+
+@pytest.mark.parametrize("name", ["push", "pop", "poll"])
+def test_a_queue_in_memory_goes_on_wherever_it_was_interrupted(name: str) -> None:
+    work: dict[str, Callable[[EventQueue[str]], object]] = {
+        "push": lambda queue: queue.push("x", timeout=0.001),
+        "pop": lambda queue: queue.pop(),
+        "poll": lambda queue: queue.poll(0.001),
+    }
+    for number in itertools.count():
+        queue = EventQueue[str](maxsize=2)
+        queue.push("first")
+        interrupts = Interrupts(number)
+        interrupts.during(lambda queue=queue: work[name](queue))  # type: ignore[misc]
+        assert not queue._lock.locked()
+        while queue.pop():
+            pass
+        polling = Background(lambda queue=queue: queue.poll(None))  # type: ignore[misc]
+        queue.push("after")
+        assert polling.result() == "after"
+        if not interrupts.came:
+            assert number > 0
+            return
