@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import subprocess
@@ -233,17 +234,20 @@ def test_a_disk_that_pushes_have_filled_has_room_for_acks(mount: Callable[[str],
         assert (len(queue), queue.ready_len()) == (0, 0)
 
 
-def test_a_disk_that_small_pushes_have_filled_has_room_for_all_their_acks(
-    mount: Callable[[str], Path], lazy: bool
+@pytest.mark.parametrize(("total", "reserve"), [(100 << 30, 128 * MIB), (64 * MIB, 8 * MIB), (MIB, 2 * MIB)])
+def test_below_the_reserve_pushes_are_refused_and_acks_go_on(
+    tmp_path: Path, lazy: bool, monkeypatch: pytest.MonkeyPatch, total: int, reserve: int
 ) -> None:
-    with DurableEventQueue(Disk(mount("size=64m")).queue, lazy=lazy) as queue:
-        with suppress(StorageError):
-            while True:
-                queue.push_many([NOISE[start : start + KIB] for start in range(0, 500 * KIB, KIB)])
-        taken = drained(queue)
-        for start in range(0, len(taken), 500):
-            queue.ack_many(taken[start : start + 500])
-        assert (len(queue), queue.ready_len()) == (0, 0)
+    seconds = itertools.count()
+    with DurableEventQueue(tmp_path / "queue", lazy=lazy, clock=lambda: next(seconds)) as queue:
+        queue.push_many([b"a", b"b"])
+        monkeypatch.setattr(Database, "_disk", lambda _: (reserve, total))
+        with pytest.raises(StorageError, match="full, but for what acks need: nothing was pushed"):
+            queue.push(b"c")
+        queue.ack(0)
+        monkeypatch.setattr(Database, "_disk", lambda _: (reserve + 100, total))
+        assert queue.push(b"d").id == 2
+        assert ids(queue) == [1, 2]
 
 
 # --- injected faults, which take no file system of one's own
