@@ -111,6 +111,23 @@ queue_oldest_age = Gauge(
     "How long ago the oldest event on disk was pushed, to a second; 0 if there is none.",
     ["queue"],
 )
+
+inbound_paused = Gauge("penstock_inbound_paused", "How many engines hold their receiver at the moment.")
+inbound_pauses = Counter("penstock_inbound_pauses_total", "How often an engine began to hold its receiver.")
+byte_budget = Gauge("penstock_byte_budget", "How many bytes the next block may have; of the engine that asked last.")
+recv_block_bytes = Gauge("penstock_recv_block_bytes", "How many bytes of payload the block received last has.")
+pressure_ratio = Gauge("penstock_pressure_ratio", "The pressure, from 0 to 1, that was read last.")
+engine_received = Counter(
+    "penstock_engine_received_total", "Records that came from receivers, with those filtered or dead-lettered there."
+)
+engine_processed = Counter("penstock_engine_processed_total", "Records that were processed, and are with the sink.")
+engine_errors = Counter(
+    "penstock_engine_errors_total", "Records dropped because they could not be parsed, and blocks that failed."
+)
+engine_filtered = Counter("penstock_engine_filtered_total", "Records that a receiver's filters dropped.")
+engine_dead_lettered = Counter("penstock_engine_dead_lettered_total", "Dead letters that were routed or discarded.")
+engine_bytes = Counter("penstock_engine_bytes_total", "Bytes of payload that came from receivers.")
+
 ALL = (
     storage_operations,
     storage_operation_seconds,
@@ -142,4 +159,15 @@ ALL = (
     queue_ready,
     queue_in_flight,
     queue_oldest_age,
+    inbound_paused,
+    inbound_pauses,
+    byte_budget,
+    recv_block_bytes,
+    pressure_ratio,
+    engine_received,
+    engine_processed,
+    engine_errors,
+    engine_filtered,
+    engine_dead_lettered,
+    engine_bytes,
 )

@@ -9,6 +9,7 @@ May import: `errors`, `metrics`.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -149,6 +150,48 @@ def bytes_of(values: pa.Array[Any]) -> int:
     return int(end[0] - start[0])
 
 
+def rows_within(values: pa.Array[Any], start: int, most: int) -> int:
+    """How many payloads of a `binary` column, from a row on, have at most so many bytes together.
+
+    >>> rows_within(values_to_arrow([b"a", b"bb", b"ccc"]).column("value"), 1, 4)
+    1
+    """
+    left = len(values) - start
+    offsets = values.buffers()[1]
+    if left <= 0 or offsets is None:
+        return max(left, 0)
+    places = (
+        memoryview(offsets).cast("B")[_OFFSET.size * (values.offset + start) :][: _OFFSET.size * (left + 1)].cast("i")
+    )
+    return bisect_right(places, places[0] + most) - 1
+
+
+def join_records(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Put batches of records behind each other. A column that only some of them have is null in the others.
+
+    >>> join_records([records_to_arrow([b"a"]), records_to_arrow([Record(b"b", key=b"k")])]).to_pydict()
+    {'value': [b'a', b'b'], 'key': [None, b'k']}
+    """
+    if len(batches) == 1:
+        return batches[0]
+    there = {name for batch in batches for name in batch.schema.names}
+    fields = [field for field in RECORD_SCHEMA if field.name in there]
+    columns = [pa.concat_arrays([_column_of(batch, field) for batch in batches]) for field in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def check_no_nulls(batch: pa.RecordBatch) -> None:
+    """Raise `CorruptData` where a payload, or a part of a header, is null."""
+    if batch.column("value").null_count:
+        raise CorruptData("the column 'value' holds a null")
+    if "headers" not in batch.schema.names:
+        return
+    headers: Any = batch.column("headers")
+    pairs = headers.flatten()
+    if pairs.null_count or any(part.null_count for part in pairs.flatten()):
+        raise CorruptData("the column 'headers' holds a pair without key or value")
+
+
 def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:
     try:
         array = pa.array(values, type=field.type)
@@ -161,6 +204,12 @@ def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:
     if field.name == "value" and array.null_count:
         raise InvalidInput(f"the column {field.name!r} takes {field.type}, and got None")
     return cast("pa.Array[Any]", array)
+
+
+def _column_of(batch: pa.RecordBatch, field: pa.Field[Any]) -> pa.Array[Any]:
+    if field.name in batch.schema.names:
+        return batch.column(field.name)
+    return cast("pa.Array[Any]", pa.nulls(batch.num_rows, field.type))
 
 
 def _optional(batch: pa.RecordBatch, name: str) -> list[object] | None:

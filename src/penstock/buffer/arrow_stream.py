@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import CorruptData
-from penstock.records import check_record_columns
+from penstock.records import check_no_nulls, check_record_columns
 
 _U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
 # Places of fields in Arrow's flatbuffers: Message.header, Schema.endianness, and RecordBatch.compression.
@@ -76,21 +75,10 @@ def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
             raise CorruptData("the Arrow IPC stream has compressed buffers")
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
-        _check_nulls(batch)
+        check_no_nulls(batch)
         yield batch
     if schema is None:
         raise CorruptData("the Arrow IPC stream has no schema")
-
-
-def _check_nulls(batch: pa.RecordBatch) -> None:
-    if batch.column("value").null_count:
-        raise CorruptData("the column 'value' holds a null")
-    if "headers" not in batch.schema.names:
-        return
-    headers: Any = batch.column("headers")
-    pairs = headers.flatten()
-    if pairs.null_count or any(part.null_count for part in pairs.flatten()):
-        raise CorruptData("the column 'headers' holds a pair without key or value")
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

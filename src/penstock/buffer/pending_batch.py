@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from penstock.buffer.batch import BatchFormat, Compression, EncodedBatch, check_values_only, encode
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.write_handle import Outcome
-from penstock.errors import InvalidInput
-from penstock.records import RECORD_SCHEMA, Entry, Record, bytes_of, records_to_arrow, values_to_arrow
+from penstock.errors import CorruptData, InvalidInput
+from penstock.records import (
+    RECORD_SCHEMA,
+    Entry,
+    Record,
+    bytes_of,
+    check_no_nulls,
+    check_record_columns,
+    join_records,
+    records_to_arrow,
+    values_to_arrow,
+)
 
-Entries: TypeAlias = "bytes | str | Record | Sequence[bytes | str | Record]"
+Entries: TypeAlias = "bytes | str | Record | Sequence[bytes | str | Record] | pa.RecordBatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,8 @@ def take(entries: object, shape: BatchFormat) -> Taken:
         if isinstance(entry, Record) and shape is BatchFormat.OPENDATA:
             check_values_only(records_to_arrow([entry]).schema)
         return Taken(entry, 1, _size(entry))
+    if isinstance(entries, pa.RecordBatch):
+        return _take_columns(entries, shape)
     if isinstance(entries, dict) or not hasattr(entries, "__iter__"):
         raise InvalidInput(
             f"entries must be bytes, str, Records or a list of them, not {type(entries).__name__}; "
@@ -41,7 +53,7 @@ def take(entries: object, shape: BatchFormat) -> Taken:
         )
     listed = entries if isinstance(entries, list) else list(entries)
     if not listed:
-        raise InvalidInput("entries must not be empty: there is nothing to produce")
+        raise _nothing()
     if set(map(type, listed)) == {bytes}:
         batch = values_to_arrow(listed)
         return Taken(batch, len(listed), bytes_of(batch.column("value")))
@@ -50,6 +62,26 @@ def take(entries: object, shape: BatchFormat) -> Taken:
     if shape is BatchFormat.OPENDATA:
         check_values_only(batch.schema)
     return Taken(batch, len(checked), sum(map(_size, checked)))
+
+
+def _take_columns(batch: pa.RecordBatch, shape: BatchFormat) -> Taken:
+    if not batch.num_rows:
+        raise _nothing()
+    try:
+        check_record_columns(batch.schema)
+        check_no_nulls(batch)
+    except CorruptData as error:
+        raise InvalidInput(f"a record batch must have the columns of records: {error}") from error
+    if shape is BatchFormat.OPENDATA:
+        check_values_only(batch.schema)
+    fields = [field for field in RECORD_SCHEMA if field.name in batch.schema.names]
+    columns = [batch.column(field.name) for field in fields]
+    size = bytes_of(columns[0]) + sum(column.nbytes for column in columns[1:])
+    return Taken(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), batch.num_rows, size)
+
+
+def _nothing() -> InvalidInput:
+    return InvalidInput("entries must not be empty: there is nothing to produce")
 
 
 class Stage(Enum):
@@ -121,28 +153,13 @@ class PendingBatch:
         pieces, self._pieces, self.tail = self._pieces, [], []
         batches = [piece if isinstance(piece, pa.RecordBatch) else records_to_arrow(piece) for piece in pieces if piece]
         pieces.clear()
-        encoded = encode(_as_one(batches), compression, shape, most)
+        encoded = encode(join_records(batches), compression, shape, most)
         self.encoded_sizes = (encoded.plain_size, len(encoded.data))
         return encoded
 
     def entry(self) -> NewEntry:
         """What the manifest is told."""
         return NewEntry(self.location, tuple(self.metadata), self.deadline)
-
-
-def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    there = {name for batch in batches for name in batch.schema.names}
-    fields = [field for field in RECORD_SCHEMA if field.name in there]
-    columns = [pa.concat_arrays([_column(batch, field) for batch in batches]) for field in fields]
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field[Any]) -> pa.Array[Any]:
-    if field.name in batch.schema.names:
-        return batch.column(field.name)
-    return cast("pa.Array[Any]", pa.nulls(batch.num_rows, field.type))
 
 
 def _as_entry(entry: object) -> Entry:

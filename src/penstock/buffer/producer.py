@@ -105,7 +105,7 @@ class Producer:
         return f"Producer({url_of(self._store)})"
 
     def produce(self, entries: Entries, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
-        """Take entries: one (`bytes`, `str` as UTF-8, or a `Record`), or a list of them.
+        """Take entries: one (`bytes`, `str` as UTF-8, or a `Record`), a list of them, or their columns.
 
         `metadata` goes into the manifest, for whoever reads. Where there is no room it waits, in the order of the
         calls; past `timeout` seconds it raises `BackpressureTimeout`, and nothing was taken. Raises `InvalidInput` for

@@ -13,6 +13,7 @@ from penstock import __version__
 from penstock.cli.demo import run_demo
 from penstock.cli.manifest import manifest_app
 from penstock.cli.queue import queue_app
+from penstock.cli.ship import ship_command
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ def options(
 
 app.add_typer(manifest_app, name="manifest")
 app.add_typer(queue_app, name="queue")
+app.command("ship")(ship_command)
 
 
 @app.command()

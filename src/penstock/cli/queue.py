@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from itertools import islice
 from typing import Annotated
 
 import typer
 
 from penstock.errors import NotFound
-from penstock.queue import DurableEventQueue
-from penstock.storage.opening import local_path
+from penstock.queue import DurableEventQueue, is_queue
 
 queue_app = typer.Typer(help="Look at a durable queue.", no_args_is_help=True)
 
@@ -28,7 +26,7 @@ def dump(
     most: Annotated[int, typer.Option(min=0, help="How many events to show, the oldest first.")] = 10,
 ) -> None:
     """Print what a durable queue holds as JSON, without taking or acking anything."""
-    if not os.path.isfile(os.path.join(local_path(where), "CURRENT")):
+    if not is_queue(where):
         raise NotFound(f"there is no durable queue in {where}")
     with DurableEventQueue(where) as found:
         seen = {

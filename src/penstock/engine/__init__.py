@@ -5,3 +5,54 @@ the buffer and the queues.
 
 May import: `buffer`, `queue`, `metalog`, and what lies below them.
 """
+
+from penstock.engine.batch_engine import BatchEngine, EngineConfig
+from penstock.engine.block_loop import CommitMode
+from penstock.engine.buffer_receiver import BufferReceiver
+from penstock.engine.buffer_sender import BufferSender
+from penstock.engine.byte_budget import ByteBudget, ByteBudgetConfig
+from penstock.engine.column_functions import columns
+from penstock.engine.dead_letters import DeadLetter, DlqPolicy
+from penstock.engine.inbound_gate import Admit, InboundGate
+from penstock.engine.memory_guard import MemoryGuard
+from penstock.engine.memory_transport import MemoryTransport
+from penstock.engine.parsed_batch import ParsedBatch, ParseErrorAction
+from penstock.engine.pressure import Hysteresis, Pressure, PressureSource, UnifiedPressure
+from penstock.engine.queue_receiver import QueueReceiver
+from penstock.engine.receiving import Drop, Keep, Receiver, Sender
+from penstock.engine.self_regulation import SelfRegulation
+from penstock.engine.shipping import ship
+from penstock.engine.stats import EngineStats
+from penstock.engine.work_batch import WorkBatch
+
+__all__ = [
+    "Admit",
+    "BatchEngine",
+    "BufferReceiver",
+    "BufferSender",
+    "ByteBudget",
+    "ByteBudgetConfig",
+    "CommitMode",
+    "DeadLetter",
+    "DlqPolicy",
+    "Drop",
+    "EngineConfig",
+    "EngineStats",
+    "Hysteresis",
+    "InboundGate",
+    "Keep",
+    "MemoryGuard",
+    "MemoryTransport",
+    "ParseErrorAction",
+    "ParsedBatch",
+    "Pressure",
+    "PressureSource",
+    "QueueReceiver",
+    "Receiver",
+    "SelfRegulation",
+    "Sender",
+    "UnifiedPressure",
+    "WorkBatch",
+    "columns",
+    "ship",
+]

@@ -22,7 +22,7 @@ from penstock.queue.ledger import Ledger
 from penstock.queue.measures import Measures
 from penstock.queue.waiting import Waiters
 from penstock.queue.walk import Walk
-from penstock.storage.checks import check_seconds
+from penstock.storage.checks import check_seconds, check_whole
 from penstock.storage.opening import local_path
 from penstock.storage.process import current
 
@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written down
 _WINDOW = 1 << 20
 _MOST_BYTES = 1 << 30  # of one push; RocksDB counts a record in 32 bits
+_AT_ONCE = 1000  # events taken while nobody else gets the lock
 _ACK_BYTES = 16  # of a write, for each ack in it
 _EVENT_BYTES = 50  # on disk, about, beside those of the event itself
 _WORTH_TIDYING = 1000  # acks
@@ -214,6 +215,48 @@ class DurableEventQueue(Generic[Event]):
         self._ready.wait(has_taken, timeout)
         return taken
 
+    def poll_bytes(
+        self, max_events: int, max_bytes: int | None = None, timeout: float | None = 0.1
+    ) -> list[DurableEvent[bytes]]:
+        """Take many events as the bytes that lie on disk, whatever the codec; wait for the first as `poll` does.
+
+        With `max_bytes` it stops before passing so many, but takes at least one. Keys that are no ids are gone past,
+        and counted: nothing else can be wrong with bytes. If it raises, nothing was taken.
+        """
+        check_whole("max_events", max_events)
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        most = math.inf if max_bytes is None else max_bytes
+        taken = list[DurableEvent[bytes]]()
+        size = 0
+
+        def has_taken() -> bool:
+            nonlocal size
+            full = min(max_events, len(taken) + _AT_ONCE)
+            while len(taken) < full and (found := self._next(skip_corrupt=True)) is not None:
+                if taken and size + len(found[1]) > most:
+                    return False
+                taken.append(DurableEvent(*found))
+                self._ledger.take(found[0])
+                size += len(found[1])
+            return len(taken) == full
+
+        self._check()
+        try:
+            self._ready.wait(lambda: has_taken() or bool(taken), timeout)
+            # The rest some at a time: whoever pushes meanwhile wants the lock too.
+            more = 0 < len(taken) < max_events
+            while more:
+                with self._lock:
+                    more = has_taken() and len(taken) < max_events
+        except BaseException:
+            with self._lock:
+                for event in taken:
+                    self._ledger.give_back(event.id)
+                self._ready.wake_all()
+            raise
+        return taken
+
     def ack(self, id: int) -> None:  # noqa: A002  its name is the contract
         """Delete an event, for good. One that is unknown, or acked already, is no error."""
         self.ack_many((id,))
@@ -319,6 +362,21 @@ class DurableEventQueue(Generic[Event]):
 
     def _take(self, skip_corrupt: bool) -> DurableEvent[Event] | None:
         """Take the next event. The order matters: nothing moves before it was decoded."""
+        while (found := self._next(skip_corrupt)) is not None:
+            try:
+                taken = DurableEvent(found[0], decoded(self._codec, *found))
+            except CorruptEvent as corrupt:
+                if not skip_corrupt:
+                    raise
+                self._ledger.take(found[0])
+                self._note_skipped(corrupt)
+                continue
+            self._ledger.take(found[0])
+            return taken
+        return None
+
+    def _next(self, skip_corrupt: bool) -> tuple[int, bytes] | None:
+        """The ready event with the smallest id, and its bytes. It is not taken."""
         while True:
             if self._is_closed:
                 raise Closed(f"{self!r} is closed")
@@ -333,19 +391,7 @@ class DurableEventQueue(Generic[Event]):
             if found is None:
                 return None
             identifier, data = found
-            if data is None:
-                data = self._read(identifier)
-            try:
-                event = decoded(self._codec, identifier, data)
-            except CorruptEvent as corrupt:
-                if not skip_corrupt:
-                    raise
-                self._ledger.take(identifier)
-                self._note_skipped(corrupt)
-                continue
-            taken = DurableEvent(identifier, event)
-            self._ledger.take(identifier)
-            return taken
+            return identifier, self._read(identifier) if data is None else data
 
     def _note_skipped(self, corrupt: CorruptEvent) -> None:
         self._measures.corrupt_skipped.inc()

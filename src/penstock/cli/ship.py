@@ -1,0 +1,27 @@
+"""`penstock ship`: move the events of durable queues into a buffer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated
+
+import typer
+
+from penstock.engine import ship
+
+
+def ship_command(
+    queue: Annotated[str, typer.Argument(help="A durable queue that no process has open, or a folder of such queues.")],
+    where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left.")] = False,
+) -> None:
+    """Ship events from queues on this host into a buffer, until it is told to stop (Ctrl-C or SIGTERM)."""
+    stop = threading.Event()
+    before = {one: signal.signal(one, lambda *_: stop.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stats = ship(queue, where, stop=stop, until_idle=until_idle)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    typer.echo(f"shipped {stats.processed} events, {stats.bytes} bytes")

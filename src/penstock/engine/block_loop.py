@@ -1,0 +1,284 @@
+"""The one loop of the engine. Whole blocks and pieces, parsed or not, regulated or not: all of them go through it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias, TypeVar
+
+from penstock import metrics
+from penstock.engine.dead_letters import DeadLetter, DlqPolicy
+from penstock.engine.inbound_gate import Admit, InboundGate
+from penstock.engine.memory_guard import MemoryGuard
+from penstock.engine.parsed_batch import ParsedBatch, ParseErrorAction
+from penstock.engine.parsing import ParseFormat
+from penstock.engine.receiving import Receiver
+from penstock.engine.self_regulation import Governor, give_memory_back
+from penstock.engine.stats import Tally
+from penstock.engine.ticker import Ticker
+from penstock.engine.work_batch import WorkBatch
+from penstock.errors import (
+    CommitFailed,
+    DeadLetterRouteFailed,
+    DeadLettersUnrouted,
+    EngineError,
+    InvalidInput,
+    ProcessFailed,
+    ReceiveFailed,
+    SinkFailed,
+)
+
+Process: TypeAlias = Callable[[Any], WorkBatch]
+Sink: TypeAlias = Callable[[WorkBatch], object]
+Answer = TypeVar("Answer")
+
+LONGEST_HOLD = 30.0  # seconds until a block is admitted in spite of the pressure
+_LOOK_AGAIN = 0.05
+_TIDY_EVERY = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class CommitMode(StrEnum):
+    """Who commits: the engine after the sink returned, or the sink, which has the tokens."""
+
+    AUTO = "auto"
+    SINK_MANAGED = "sink_managed"
+
+
+@dataclass(kw_only=True)
+class BlockLoop:
+    """A run of an engine."""
+
+    receiver: Receiver
+    process: Process
+    sink: Sink
+    max_records: int
+    recv_timeout: float
+    parse_format: ParseFormat | None
+    parse_error_action: ParseErrorAction
+    dlq: DlqPolicy
+    commit: CommitMode
+    sub_block_bytes: int | None
+    guard: MemoryGuard
+    governor: Governor | None
+    ticker: Ticker
+    tally: Tally
+    clock: Callable[[], float]
+
+    def run(self, shutdown: threading.Event, *, until_idle: bool) -> None:
+        """Move blocks until `shutdown` is set, or nothing is left."""
+        inbound = Inbound(self.receiver, self.governor, self.clock)
+        _call_if_there(self.receiver, "use_guard", self.guard)
+        try:
+            while not shutdown.is_set():
+                self.ticker.tick()
+                if not inbound.is_admitted():
+                    shutdown.wait(min(_LOOK_AGAIN, self.ticker.left))
+                    continue
+                asked = self.clock()
+                block = self._receive(inbound.byte_budget, inbound.record_cap)
+                received = self.clock()
+                if _is_nothing(block):
+                    inbound.note_idle(received - asked)
+                    if until_idle:
+                        return
+                    continue
+                self._work(block, inbound.byte_budget)
+                inbound.note(block, self.clock() - received)
+        except BaseException as error:
+            self.tally.add(errors=isinstance(error, EngineError))
+            self._rewind()
+            raise
+        finally:
+            inbound.close()
+
+    def _receive(self, most_bytes: int | None, most_records: int) -> WorkBatch:
+        most_records = min(self.max_records, most_records)
+        timeout = min(self.recv_timeout, self.ticker.left)
+        block = _at(ReceiveFailed, "the receiver", self._received, most_records, most_bytes, timeout)
+        size = block.total_bytes
+        self.tally.add(
+            received=len(block) + len(block.dead_letters) + block.filtered, filtered=block.filtered, bytes=size
+        )
+        if not _is_nothing(block):
+            metrics.recv_block_bytes.set(size)
+        return block
+
+    def _received(self, most_records: int, most_bytes: int | None, timeout: float) -> WorkBatch:
+        return _checked("recv", self.receiver.recv(most_records, max_bytes=most_bytes, timeout=timeout))
+
+    def _work(self, block: WorkBatch, budget: int | None) -> None:
+        """Do everything with a block, in the order that `docs/design/engine.md` gives reasons for."""
+        self._route(block.dead_letters, block)
+        routed = set(map(id, block.dead_letters))
+        limits = [limit for limit in (self.sub_block_bytes, budget) if limit is not None]
+        for piece in self._pieces(block, min(limits) if limits else None):
+            with self.guard.lease(piece.total_bytes):
+                self._work_on_piece(piece, routed)
+        if self.commit is CommitMode.AUTO and block.commit_tokens:
+            _at(CommitFailed, f"the commit of {block!r}", self.receiver.commit, block.commit_tokens)
+
+    def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
+        """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
+        start = 0
+        while True:
+            count = len(block) - start
+            if most is not None and count:
+                count = max(block.rows_within(start, most), 1) if most else 1
+            if not start and count == len(block):
+                yield block
+                return
+            piece = block.piece(start, start + count)
+            start += count
+            is_last = start == len(block)
+            hands_over = is_last and self.commit is CommitMode.SINK_MANAGED
+            yield piece.with_tokens(block.commit_tokens) if hands_over else piece
+            if is_last:
+                return
+
+    def _work_on_piece(self, piece: WorkBatch, routed: set[int]) -> None:
+        parsed = None if self.parse_format is None or piece.is_empty else self._parse(piece, self.parse_format)
+        given = piece if parsed is None else parsed
+        made = WorkBatch(()) if given.is_empty else self._process(given)
+        # After the processing: that may have asked for columns, and found records that do not fit into them.
+        known = piece.dead_letters if parsed is None else parsed.dead_letters
+        new = {id(letter): letter for letter in (*known, *made.dead_letters) if id(letter) not in routed}
+        self._route(new.values(), piece)
+        if not made.is_empty or (self.commit is CommitMode.SINK_MANAGED and piece.commit_tokens):
+            _at(SinkFailed, f"the sink, given {made!r},", self.sink, made.with_tokens(piece.commit_tokens))
+        self.tally.add(processed=len(given))
+        if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
+            self.tally.add(errors=parsed.errors)
+
+    def _parse(self, piece: WorkBatch, form: ParseFormat) -> ParsedBatch:
+        return ParsedBatch.parse(piece, form, self.parse_error_action)
+
+    def _process(self, given: WorkBatch | ParsedBatch) -> WorkBatch:
+        try:
+            return _at(ProcessFailed, f"the processing of {given!r}", lambda: _checked("process", self.process(given)))
+        except ProcessFailed as error:
+            failure = given.failure if isinstance(given, ParsedBatch) else None
+            if failure is not None and failure is error.__cause__:
+                raise failure from None  # it asked for columns, and a record that does not fit fails the block
+            raise
+
+    def _route(self, letters: Iterable[DeadLetter], batch: WorkBatch) -> None:
+        listed = list(letters)
+        if not listed:
+            return
+        if self.dlq.name == "reject":
+            first = listed[0]
+            raise DeadLettersUnrouted(
+                f"{len(listed)} dead letters in {batch!r}, and no route for them; the first, of stage {first.stage}: "
+                f"{first.reason}. Nothing was committed. DlqPolicy.route(fn) takes them, DlqPolicy.discard() drops them"
+            )
+        if self.dlq.send is not None:
+            _at(DeadLetterRouteFailed, f"the route of {len(listed)} dead letters", self.dlq.send, listed)
+        self.tally.add(dead_lettered=len(listed))
+
+    def _rewind(self) -> None:
+        try:
+            _call_if_there(self.receiver, "rewind")
+        except Exception:  # noqa: BLE001  what is under way says more; a restart rewinds too
+            _log.exception("%r could not be rewound", self.receiver)
+
+
+class Inbound:
+    """The inbound side of a run: whether the next block may come, and how large. Without a governor, always and any."""
+
+    def __init__(self, receiver: Receiver, governor: Governor | None, clock: Callable[[], float]) -> None:
+        self._receiver = receiver
+        self._governor = governor
+        self._clock = clock
+        self._gate: InboundGate | None = None if governor is None else governor.gate_for(self)
+        self._held_since: float | None = None
+        self._tidied = 0.0
+        self._last_block = clock()
+        self.byte_budget: int | None = None
+        self.record_cap = 1 << 62
+
+    def is_admitted(self) -> bool:
+        """Whether to receive now; what the next block may have is in `byte_budget` and `record_cap` then.
+
+        What a receiver has in memory is on the way out, and is not held.
+        """
+        if self._gate is None or self._governor is None:
+            return True
+        budget = self._governor.budget
+        self.byte_budget, self.record_cap = budget.byte_budget, budget.record_cap
+        now = self._clock()
+        if self._gate.evaluate() is Admit.YES:
+            self._held_since = None
+            return True
+        if self._held_since is None:
+            self._held_since = self._tidied = now
+        if getattr(self._receiver, "in_hand", False):
+            return True
+        if now - self._held_since >= LONGEST_HOLD:
+            _log.warning(
+                "no relief for %.0f s at a pressure of %.2f: one block of the smallest size is admitted",
+                now - self._held_since,
+                self._governor.pressure.last_level,
+            )
+            self._held_since = now
+            self.byte_budget = budget.floor_bytes
+            return True
+        if now - self._tidied >= _TIDY_EVERY:
+            self._tidied = now
+            give_memory_back()
+        return False
+
+    def note(self, block: WorkBatch, seconds: float) -> None:
+        """Note a block that is done, and how long it took."""
+        now = self._clock()
+        if self._governor is not None:
+            self._governor.budget.observe(block.total_bytes, seconds, now - self._last_block)
+        self._last_block = now
+
+    def note_idle(self, seconds: float) -> None:
+        """Note a receive that brought nothing."""
+        if self._governor is not None:
+            self._governor.budget.observe(0, 0.0, seconds)
+
+    def close(self) -> None:
+        """Open the gate: whoever runs next begins anew."""
+        if self._gate is not None:
+            self._gate.release()
+
+    def pause(self) -> None:
+        """Hold: called by the gate at the edge."""
+        _call_if_there(self._receiver, "pause")
+        give_memory_back()
+
+    def resume(self) -> None:
+        """Go on: called by the gate at the edge."""
+        _call_if_there(self._receiver, "resume")
+
+
+def _at(place: type[EngineError], what: str, call: Callable[..., Answer], *args: object) -> Answer:
+    """Call something, and say where it was if it fails."""
+    try:
+        return call(*args)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise place(f"{what} failed, and nothing of the block was committed: {said}") from error
+
+
+def _checked(what: str, returned: object) -> WorkBatch:
+    if not isinstance(returned, WorkBatch):
+        raise InvalidInput(f"{what} must return a WorkBatch, not {type(returned).__name__}")
+    return returned
+
+
+def _is_nothing(block: WorkBatch) -> bool:
+    return block.is_empty and not block.commit_tokens and not block.dead_letters
+
+
+def _call_if_there(receiver: Receiver, name: str, *args: object) -> None:
+    method = getattr(receiver, name, None)
+    if callable(method):
+        method(*args)

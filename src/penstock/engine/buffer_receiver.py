@@ -1,0 +1,250 @@
+"""`BufferReceiver`: a buffer as a source of blocks."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.buffer import BatchDescriptor, Consumer
+from penstock.engine.fetch_ahead import Fetch, FetchAhead
+from penstock.engine.memory_guard import MemoryGuard
+from penstock.engine.receiving import Filter, Filters, check_limits
+from penstock.engine.work_batch import WorkBatch
+from penstock.errors import Closed
+from penstock.records import bytes_of, join_records, rows_within
+from penstock.storage import ObjectStore
+from penstock.storage.checks import check_whole
+
+_MOST_BYTES = 1 << 30  # in one block: a column holds 2 GiB
+_AHEAD_BYTES = 256 << 20  # where a receive has no limit
+_AT_ONCE = 64  # entries asked for by one read of the manifest
+_FIRST_POLL = 0.01
+_LONGEST_POLL = 0.5
+
+
+class BufferReceiver:
+    """Receives the batches of a buffer, in order. A batch's token is its sequence, its commit `ack_through`.
+
+    Batches are fetched ahead by `fetchers` threads, as far as the limit of a receive in bytes allows. One that is
+    larger than a receive's limit is handed out in slices, and only the last carries its token. What is held is leased
+    in `guard`, or in that of the engine that runs it. For one thread at a time.
+
+    Given a place and not a `Consumer`, it opens one, and closes it. Raises what `Consumer` raises.
+    """
+
+    def __init__(
+        self,
+        source: Consumer | str | os.PathLike[str] | ObjectStore,
+        *,
+        filters: Iterable[Filter] = (),
+        guard: MemoryGuard | None = None,
+        fetchers: int = 4,
+    ) -> None:
+        check_whole("fetchers", fetchers)
+        self._filters = Filters(filters)
+        self._owns_consumer = not isinstance(source, Consumer)
+        self._consumer = source if isinstance(source, Consumer) else Consumer(source)
+        self._guard = guard
+        self._has_own_guard = guard is not None
+        self._ahead = FetchAhead(self._consumer.fetch_descriptor, fetchers)
+        self._known = deque[BatchDescriptor]()  # handed out to us, and not fetched yet
+        self._unacked = deque[BatchDescriptor]()  # fetched, or being fetched, and not committed
+        self._current: tuple[Fetch, int] | None = None  # a batch in slices, and the row that comes next
+        self._handed_out: list[Fetch] = []  # their last rows are with whoever received them
+        self._pause = _FIRST_POLL
+        self._is_paused = False
+        self._has_failed = False
+        self._closed = threading.Event()
+        self._using = threading.RLock()  # held by whoever receives, rewinds or closes
+        self._lock = threading.Lock()  # guards what a commit changes, which may come from another thread
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is open, and the last receive or commit worked."""
+        return not self._closed.is_set() and not self._has_failed
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether there is something in memory, or on its way there, that `recv` would hand out."""
+        return self._current is not None or len(self._ahead) > 0
+
+    def __repr__(self) -> str:
+        return f"BufferReceiver({self._consumer!r})"
+
+    def __enter__(self) -> BufferReceiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def use_guard(self, guard: MemoryGuard) -> None:
+        """Lease in this guard from now on, unless one was given when this was made."""
+        if not self._has_own_guard:
+            self._guard = guard
+
+    def pause(self) -> None:
+        """Fetch nothing ahead; what is there is still handed out."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Fetch ahead again."""
+        self._is_paused = False
+
+    def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
+        """Receive records of one batch or more. An entry that is known is waited for: nothing means nothing is left.
+
+        Raises what `Consumer.fetch_descriptor` raises, `Fenced`, and `Closed`; the same entry is tried again then.
+        """
+        check_limits(max_records, max_bytes, timeout)
+        with self._using:
+            self._check_open()
+            self._let_go_of_handed_out()
+            try:
+                parts, tokens = self._gather(max_records, max_bytes, time.monotonic() + timeout)
+                batch = self._filters.apply(WorkBatch(join_records(parts) if parts else (), tokens))
+            except BaseException:
+                self._has_failed = True
+                self.rewind()
+                raise
+            self._has_failed = False
+            return batch
+
+    def commit(self, tokens: Sequence[Any]) -> None:
+        """Ack through the highest of these sequences, durably. Raises what `Consumer.ack_through` raises."""
+        if not tokens:
+            return
+        through = max(tokens)
+        try:
+            self._consumer.ack_through(through)
+        except BaseException:
+            self._has_failed = True
+            raise
+        with self._lock:
+            while self._unacked and self._unacked[0].sequence <= through:
+                self._unacked.popleft()
+        self._let_go_of_handed_out(through)
+
+    def rewind(self) -> None:
+        """Let everything that was not committed come again."""
+        with self._using:
+            self._let_go_of_everything()
+            with self._lock:
+                self._known.extendleft(reversed(self._unacked))
+                self._unacked.clear()
+
+    def close(self) -> None:
+        """Stop the threads, let go of what is held, and close the consumer if it is ours. Again it does nothing."""
+        is_first = not self._closed.is_set()
+        self._closed.set()  # before the lock: whoever waits in `recv` notices
+        with self._using:
+            self._let_go_of_everything()
+            self._ahead.close()
+        if is_first and self._owns_consumer:
+            self._consumer.close()
+
+    def _gather(self, most_rows: int, max_bytes: int | None, until: float) -> tuple[list[pa.RecordBatch], list[int]]:
+        most_bytes = _MOST_BYTES if max_bytes is None else min(max_bytes, _MOST_BYTES)
+        ahead = min(_AHEAD_BYTES if max_bytes is None else max_bytes, _AHEAD_BYTES)
+        parts, tokens = list[pa.RecordBatch](), list[int]()
+        rows = size = 0
+        while rows < most_rows:
+            self._top_up(ahead)
+            if not self._has_current(until, wait=not parts):
+                if parts or tokens or not self._wait_for_entries(until):
+                    break
+                continue
+            fetch, start = self._current  # type: ignore[misc]  # it is there, as was just said
+            arrow = fetch.result().arrow
+            values = arrow.column("value")
+            count = min(rows_within(values, start, most_bytes - size), most_rows - rows)
+            if not count and start < arrow.num_rows:
+                if parts:
+                    break
+                count = 1
+            part = arrow.slice(start, count)
+            if count:
+                parts.append(part)
+            rows += count
+            size += bytes_of(part.column("value"))
+            self._current = fetch, start + count
+            if start + count == arrow.num_rows:
+                tokens.append(fetch.descriptor.sequence)
+                with self._lock:
+                    self._handed_out.append(fetch)
+                self._current = None
+        return parts, tokens
+
+    def _top_up(self, most_bytes: int) -> None:
+        """Start as many fetches as there is room for."""
+        while not self.in_hand or self._has_room(most_bytes):
+            if not self._known:
+                self._known.extend(self._consumer.next_descriptors(_AT_ONCE))
+                if not self._known:
+                    return
+            with self._lock:
+                self._unacked.append(self._known[0])
+            self._ahead.start(self._known.popleft(), self._my_guard())
+
+    def _has_room(self, most_bytes: int) -> bool:
+        held = 0 if self._current is None else self._current[0].size
+        return not self._is_paused and self._ahead.has_room(most_bytes - held)
+
+    def _has_current(self, until: float, *, wait: bool) -> bool:
+        """Make the next batch the current one, if there is one; wait for it, longer than `until` if `wait`."""
+        if self._current is not None:
+            return True
+        fetch = self._ahead.first()
+        if fetch is None:
+            return False
+        if not fetch.wait(None if wait else max(until - time.monotonic(), 0)):
+            return False
+        self._check_open()
+        if fetch.has_failed and not wait:
+            return False  # what was gathered before it is good; it fails the next receive
+        fetch.result()
+        self._current = self._ahead.take(), 0
+        self._pause = _FIRST_POLL
+        return True
+
+    def _wait_for_entries(self, until: float) -> bool:
+        """Wait a little, if there is time left; say whether to look again."""
+        left = until - time.monotonic()
+        if left <= 0:
+            return False
+        self._closed.wait(min(self._pause, left))
+        self._pause = min(2 * self._pause, _LONGEST_POLL)
+        self._check_open()
+        return until - time.monotonic() > 0
+
+    def _let_go_of_handed_out(self, through: float = math.inf) -> None:
+        with self._lock:
+            gone = [fetch for fetch in self._handed_out if fetch.descriptor.sequence <= through]
+            self._handed_out = [fetch for fetch in self._handed_out if fetch.descriptor.sequence > through]
+        for fetch in gone:
+            fetch.let_go()
+
+    def _let_go_of_everything(self) -> None:
+        self._let_go_of_handed_out()
+        if self._current is not None:
+            self._current[0].let_go()
+            self._current = None
+        self._ahead.drop()
+
+    def _my_guard(self) -> MemoryGuard:
+        if self._guard is None:
+            self._guard = MemoryGuard()
+        return self._guard
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed(f"{self!r} is closed")

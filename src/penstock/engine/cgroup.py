@@ -1,0 +1,192 @@
+"""How much memory this process may use, and how much is used: by its cgroup, else by the host.
+
+A group's limit binds all groups below it, so every level from the process's own group up to the root of the mount is
+looked at. Which of them is the tightest changes while others in the same groups come and go, so that is decided at
+each reading, by used over limit: a pod that its neighbours have filled is killed however small one's own group is.
+
+Page cache counts for a group and is not counted here: the kernel drops it before it kills anybody, and after some
+reading of files it fills every group to its limit.
+
+What cannot be read is passed over, and nothing here raises: a group without readable limits has none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What a version of the interface calls its files, and the page cache in `memory.stat`: the first name there."""
+
+    limits: tuple[str, ...]
+    usage: str
+    cache: tuple[tuple[str, ...], ...]
+
+
+_V1 = _Files(
+    ("memory.limit_in_bytes",),
+    "memory.usage_in_bytes",
+    (("total_inactive_file", "inactive_file"), ("total_active_file", "active_file")),
+)
+_V2 = _Files(("memory.max", "memory.high"), "memory.current", (("inactive_file",), ("active_file",)))
+
+
+@dataclass(frozen=True)
+class MemoryLevel:
+    """A limit, and a function that says how much of it is used, or None if that cannot be told."""
+
+    limit_bytes: int
+    used: Callable[[], int | None]
+
+
+class SystemMemory:
+    """The limits on this process's memory: those of its cgroups, or the host's memory if no group has one below it.
+
+    Everything is read below the file system's `root`. The limits are read once, and what is used each time.
+    """
+
+    def __init__(self, root: Path | str = "/") -> None:
+        host = _host(Path(root))
+        # A limit the host cannot honour is none: v1 says "no limit" by a number like that.
+        groups = tuple(level for level in _group_levels(Path(root)) if level.limit_bytes < host.limit_bytes)
+        self._levels = groups or (host,)
+
+    @property
+    def limit_bytes(self) -> int:
+        """The smallest of the limits."""
+        return min(level.limit_bytes for level in self._levels)
+
+    def share(self) -> float:
+        """How full the fullest level is, 1 being at its limit; 0 if none of them can be read."""
+        shares = [0.0]
+        for level in self._levels:
+            used = level.used()
+            if used is not None:
+                shares.append(used / level.limit_bytes)
+        return max(shares)
+
+
+def _group_levels(root: Path) -> Iterator[MemoryLevel]:
+    # The memory controller is in one hierarchy. Where there are two, the groups of the other have no such files.
+    for files, own, mount in ((_V1, *_place(root, "cgroup")), (_V2, *_place(root, "cgroup2"))):
+        for folder in _upwards(own, mount):
+            limits = [limit for name in files.limits if (limit := _number(folder / name))]
+            if limits:
+                yield MemoryLevel(min(limits), _usage_of(folder, files))
+
+
+def _usage_of(folder: Path, files: _Files) -> Callable[[], int | None]:
+    def used() -> int | None:
+        usage = _number(folder / files.usage)
+        if usage is None:
+            return None
+        stat = _table(folder / "memory.stat")
+        cache = sum(next((stat[name] for name in names if name in stat), 0) for names in files.cache)
+        return max(0, usage - cache)
+
+    return used
+
+
+def _place(root: Path, kind: str) -> tuple[Path | None, Path | None]:
+    """The folder of this process's group in the hierarchy of this kind, and where that hierarchy is mounted."""
+    path = _own_path(root, kind)
+    first: Path | None = None
+    for inner, point in _mounts(root, kind):
+        mount = root / point.lstrip("/")
+        # By os.path, which answers no where pathlib would raise.
+        if path is None or not os.path.isdir(mount):
+            continue
+        first = first or mount
+        # Of a container the mount shows a part of the tree, while the path may be the one in the whole tree.
+        below = PurePosixPath(path)
+        if below.is_relative_to(inner):
+            below = below.relative_to(inner)
+        own = mount / str(below).lstrip("/")
+        if ".." not in below.parts and os.path.isdir(own):
+            return own, mount
+    return first, first
+
+
+def _own_path(root: Path, kind: str) -> str | None:
+    for line in _lines(root / "proc/self/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        is_it = number == "0" and not controllers if kind == "cgroup2" else "memory" in controllers.split(",")
+        if is_it and path.startswith("/"):
+            return path.removesuffix(" (deleted)")
+    return None
+
+
+def _mounts(root: Path, kind: str) -> Iterator[tuple[str, str]]:
+    """The part of the tree that each mount of this kind shows, and its mount point."""
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        mount, system = before.split(" "), after.split(" ")
+        if len(mount) < 5 or len(system) < 3 or system[0] != kind:
+            continue
+        if kind == "cgroup2" or "memory" in system[2].split(","):
+            yield _plain(mount[3]), _plain(mount[4])
+
+
+def _plain(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _upwards(folder: Path | None, top: Path | None) -> Iterator[Path]:
+    while folder is not None:
+        yield folder
+        folder = None if folder in (top, folder.parent) else folder.parent
+
+
+def _host(root: Path) -> MemoryLevel:
+    def used() -> int | None:
+        now = _table(root / "proc/meminfo")
+        if "MemTotal:" not in now or "MemAvailable:" not in now:
+            return None
+        return max(0, now["MemTotal:"] - now["MemAvailable:"]) * 1024
+
+    total = _table(root / "proc/meminfo").get("MemTotal:", 0) * 1024
+    if total > 0:
+        return MemoryLevel(total, used)
+    return MemoryLevel(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _largest_so_far)
+
+
+def _largest_so_far() -> int:
+    """The most this process has used: where there is no `/proc`, nobody tells what it uses now."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _number(file: Path) -> int | None:
+    """The number in a file; None for a word ("max"), nonsense, or no file."""
+    lines = _lines(file)
+    return _whole(lines[0].strip()) if lines else None
+
+
+def _table(file: Path) -> dict[str, int]:
+    """A file of lines with a name and a number."""
+    table = {}
+    for line in _lines(file):
+        words = line.split()
+        number = _whole(words[1]) if len(words) > 1 else None
+        if number is not None:
+            table[words[0]] = number
+    return table
+
+
+def _whole(word: str) -> int | None:
+    """A number that fits the kernel's 64 bits, roughly: with more digits it is nonsense, and too large to divide."""
+    return int(word) if word.isascii() and word.isdigit() and len(word) <= 20 else None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return os.fsdecode(file.read_bytes()).split("\n")  # names of groups may hold whatever else splits lines
+    except (OSError, ValueError):
+        return []

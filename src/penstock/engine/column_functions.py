@@ -1,0 +1,94 @@
+"""`columns`: from a function of columns to a function of parsed blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from penstock.engine.dead_letters import DeadLetter
+from penstock.engine.parsed_batch import ParsedBatch
+from penstock.engine.work_batch import WorkBatch
+from penstock.errors import InvalidInput
+
+ColumnFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+ERROR, RAW = "_error", "_raw"
+
+
+def columns(fn: ColumnFunction) -> Callable[[ParsedBatch], WorkBatch]:
+    """Make a `process` function, for `parse=True`, of a function from a record batch to a record batch.
+
+    It gets the parsed columns. A row it returns with a non-null `_error` (a string) becomes a dead letter with that
+    reason; its payload is the record it came from where that can be told (the function kept the rows, and at least one
+    column, as they were), or the bytes in a column `_raw` where it returns one, or else the row as JSON. The sink finds
+    the rest of the rows in `batch.arrow`, without these two columns.
+
+    Raises `InvalidInput` for what is no function, and, in the block, for what is no record batch.
+    """
+    if not callable(fn):
+        raise InvalidInput(f"columns takes a function of a pyarrow.RecordBatch, not {type(fn).__name__}")
+
+    def process(parsed: ParsedBatch) -> WorkBatch:
+        given = parsed.arrow
+        returned: object = fn(given)
+        if not isinstance(returned, pa.RecordBatch):
+            raise InvalidInput(f"a column function must return a pyarrow.RecordBatch, not {type(returned).__name__}")
+        kept, letters = _set_apart(parsed, given, returned)
+        return WorkBatch.of_columns(kept, parsed.commit_tokens, letters)
+
+    return process
+
+
+def _set_apart(
+    parsed: ParsedBatch, given: pa.RecordBatch, returned: pa.RecordBatch
+) -> tuple[pa.RecordBatch, list[DeadLetter]]:
+    """The rows that are fine, without `_error` and `_raw`, and a dead letter for each of the others."""
+    if ERROR not in returned.schema.names:
+        return _without(returned, RAW) if RAW not in given.schema.names else returned, []
+    errors: Any = returned.column(ERROR)
+    if not (pa.types.is_string(errors.type) or pa.types.is_large_string(errors.type) or pa.types.is_null(errors.type)):
+        raise InvalidInput(f"the column {ERROR!r} must be a string, not {errors.type}")
+    bare = _without(_without(returned, ERROR), RAW)
+    is_fine = errors.is_null()
+    rows = [row for row, fine in enumerate(is_fine.to_pylist()) if not fine]
+    if not rows:
+        return bare, []
+    records = parsed.records if _keeps_rows(given, returned) else None
+    raw = returned.column(RAW) if RAW in returned.schema.names else None
+    letters = list[DeadLetter]()
+    for row in rows:
+        reason = errors[row].as_py()
+        if raw is not None and isinstance(payload := raw[row].as_py(), bytes):
+            letters.append(DeadLetter(payload, reason))
+        elif records is not None:
+            letters.append(DeadLetter.of(records[row], reason))
+        else:
+            letters.append(DeadLetter.of(WorkBatch.of_columns(bare.slice(row, 1)).records[0], reason))
+    return bare.filter(is_fine), letters
+
+
+def _keeps_rows(given: pa.RecordBatch, returned: pa.RecordBatch) -> bool:
+    """Whether the rows are known to be the same, in the same order."""
+    if given.num_rows != returned.num_rows:
+        return False
+    names = [name for name in given.schema.names if returned.schema.names.count(name) == 1]
+    unchanged = [name for name in names if returned.column(name).equals(given.column(name))]
+    if len(unchanged) == given.num_columns or given.num_rows == 1:
+        return True
+    return any(_tells_rows_apart(given.column(name)) for name in unchanged)
+
+
+def _tells_rows_apart(column: pa.Array[Any]) -> bool:
+    """Whether no two rows have the same in this column, so that it would show if they were moved."""
+    import pyarrow.compute as pc
+
+    try:
+        return bool(pc.count_distinct(column, mode="all").as_py() == len(column))
+    except pa.ArrowNotImplementedError:
+        return False  # Arrow cannot compare what is nested
+
+
+def _without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    return batch.drop_columns([name]) if name in batch.schema.names else batch

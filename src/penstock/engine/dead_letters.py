@@ -1,0 +1,68 @@
+"""What cannot be processed, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.errors import InvalidInput
+from penstock.records import Record
+
+Route = Callable[[list["DeadLetter"]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that cannot be processed, and why. `stage` says where that was found: recv, parse or process.
+
+    Raises `InvalidInput` for a field of another type.
+
+    >>> DeadLetter(b"{", "parse error: it ends too early").stage
+    'process'
+    """
+
+    payload: bytes
+    reason: str
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] | None = None
+    stage: str = "process"
+
+    def __post_init__(self) -> None:
+        checked = Record(self.payload, self.key, self.headers)
+        object.__setattr__(self, "payload", checked.value)
+        object.__setattr__(self, "key", checked.key)
+        object.__setattr__(self, "headers", checked.headers)
+        for field in ("reason", "stage"):
+            if not isinstance(getattr(self, field), str):
+                kind = type(getattr(self, field)).__name__
+                raise InvalidInput(f"a dead letter's {field} must be a str, not {kind}")
+
+    @classmethod
+    def of(cls, record: Record, reason: str, stage: str = "process") -> DeadLetter:
+        """Make one of a record, with its key and headers."""
+        return cls(record.value, reason, record.key, record.headers, stage)
+
+
+@dataclass(frozen=True, slots=True)
+class DlqPolicy:
+    """What becomes of dead letters: `reject()`, `route(fn)` or `discard()`."""
+
+    name: str
+    send: Route | None = None
+
+    @classmethod
+    def reject(cls) -> DlqPolicy:
+        """Any dead letter is a `DeadLettersUnrouted` error, and nothing of its block is committed."""
+        return cls("reject")
+
+    @classmethod
+    def route(cls, fn: Route) -> DlqPolicy:
+        """Dead letters go to `fn(letters)`, which returns when they are safe. If it raises, nothing is committed."""
+        if not callable(fn):
+            raise InvalidInput(f"a route for dead letters is a function of a list of them, not {type(fn).__name__}")
+        return cls("route", fn)
+
+    @classmethod
+    def discard(cls) -> DlqPolicy:
+        """Dead letters are dropped, and counted."""
+        return cls("discard")

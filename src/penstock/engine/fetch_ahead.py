@@ -1,0 +1,142 @@
+"""Fetching some batches of a buffer side by side, and handing them out in order."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from penstock.buffer import BatchDescriptor, ConsumedBatch
+from penstock.engine.memory_guard import MemoryGuard
+
+_numbers = itertools.count(1)
+
+
+class Fetch:
+    """One batch on its way. Its bytes are leased from the moment it is there until `let_go`."""
+
+    def __init__(self, descriptor: BatchDescriptor, guard: MemoryGuard) -> None:
+        self.descriptor = descriptor
+        self._guard = guard
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._batch: ConsumedBatch | None = None
+        self._error: BaseException | None = None
+        self._leased = 0
+        self._is_wanted = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is there, or has failed."""
+        return self._done.is_set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed."""
+        return self._error is not None
+
+    @property
+    def size(self) -> int:
+        """How many bytes it has in memory; 0 while it is under way."""
+        return self._leased
+
+    def run(self, fetch: Callable[[BatchDescriptor], ConsumedBatch]) -> None:
+        """Fetch it, in whatever thread this is."""
+        try:
+            if self._is_wanted:
+                batch = fetch(self.descriptor)
+                with self._lock:
+                    if self._is_wanted:
+                        self._leased = batch.arrow.nbytes
+                        self._guard.add(self._leased)
+                        self._batch = batch
+        except BaseException as error:  # noqa: BLE001  whoever waits for it gets it
+            self._error = error
+        finally:
+            self._done.set()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until it is there or has failed; say whether it is so."""
+        return self._done.wait(timeout)
+
+    def result(self) -> ConsumedBatch:
+        """The batch. Raises what went wrong."""
+        if self._error is not None:
+            raise self._error
+        assert self._batch is not None  # noqa: S101  done, and no error
+        return self._batch
+
+    def let_go(self) -> None:
+        """Forget the batch, and give back what was leased for it; also if it is still under way."""
+        with self._lock:
+            self._is_wanted = False
+            leased, self._leased, self._batch = self._leased, 0, None
+        self._guard.release(leased)
+
+
+class FetchAhead:
+    """A few threads that fetch, and the fetches under way or done, in the order of their sequences."""
+
+    def __init__(self, fetch: Callable[[BatchDescriptor], ConsumedBatch], threads: int) -> None:
+        self._fetch = fetch
+        self._work: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
+        self._fetches = deque[Fetch]()
+        self._usual_size: int | None = None  # of a batch; None until one was there
+        number = next(_numbers)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"penstock-receiver-{number}-fetcher-{one}", daemon=True)
+            for one in range(threads)
+        ]
+        self._is_started = False
+
+    def __len__(self) -> int:
+        return len(self._fetches)
+
+    def has_room(self, most_bytes: int) -> bool:
+        """Whether one more can be fetched, if so many bytes may be ahead. Not before it is known how large they are."""
+        if self._usual_size is None or len(self._fetches) >= 2 * len(self._threads):
+            return False
+        ahead = sum(one.size if one.is_done else self._usual_size for one in self._fetches)
+        return ahead + self._usual_size <= most_bytes
+
+    def start(self, descriptor: BatchDescriptor, guard: MemoryGuard) -> None:
+        """Fetch one more, behind the others."""
+        if not self._is_started:
+            self._is_started = True
+            for thread in self._threads:
+                thread.start()
+        one = Fetch(descriptor, guard)
+        self._fetches.append(one)
+        self._work.put(one)
+
+    def first(self) -> Fetch | None:
+        """The one that comes next."""
+        return self._fetches[0] if self._fetches else None
+
+    def take(self) -> Fetch:
+        """Take the first one, which is done, out of the line."""
+        one = self._fetches.popleft()
+        self._usual_size = one.size
+        return one
+
+    def drop(self) -> None:
+        """Let go of all of them."""
+        while self._fetches:
+            self._fetches.pop().let_go()
+
+    def close(self) -> None:
+        """Drop everything, and stop the threads."""
+        self.drop()
+        if self._is_started:
+            for _ in self._threads:
+                self._work.put(None)
+            for thread in self._threads:
+                thread.join()
+            self._is_started = False
+            self._threads = []
+
+    def _run(self) -> None:
+        while (one := self._work.get()) is not None:
+            one.run(self._fetch)

@@ -1,0 +1,111 @@
+"""Reads lines of JSON into columns with Arrow's reader.
+
+Only checked objects may come here: the reader crashes the process on a line that is `null` or nested deep, skips
+empty lines, and takes two objects in one line for two rows. The rows are counted all the same.
+
+Text stays text. Arrow takes a column of strings for timestamps as soon as all of them look like it, and then the type
+of a column would depend on what is in the block. It does not when it is told the types; so they are learned from
+the first rows, and told. That also lets it read pieces of the block in parallel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyarrow as pa
+
+_HEAD = 64 << 10  # bytes of lines to learn the types from
+_PIECE = 1 << 20  # bytes that one thread reads at a time
+_MOST = (1 << 31) - (1 << 20)  # bytes that the reader takes as one piece
+
+
+def read_lines(lines: pa.Buffer, rows: int, *, one_line_each: bool) -> pa.RecordBatch | None:
+    """The columns of `rows` objects; None where the reader does not take them, or cannot say one type for a field.
+
+    `one_line_each` says that there is a newline behind each object and none inside.
+    """
+    if lines.size > _MOST:
+        return None
+    batch = None
+    if one_line_each and lines.size > 2 * _HEAD:
+        learned = _learn(lines)
+        batch = None if learned is None else read_lines_as(learned, lines, rows, one_line_each=True)
+    if batch is not None:
+        return batch
+    # The whole block is one piece here: types are settled within a piece.
+    table = _read(lines, lines.size, None)
+    if table is None or table.num_rows != rows:
+        return None
+    schema = _with_text(table.schema)
+    if schema != table.schema:
+        table = _read(lines, lines.size, schema)
+    return None if table is None else _batch(table, rows)
+
+
+def read_lines_as(schema: pa.Schema, lines: pa.Buffer, rows: int, *, one_line_each: bool) -> pa.RecordBatch | None:
+    """The columns of objects whose fields and types are known; None where one of them has others."""
+    if lines.size > _MOST:
+        return None
+    table = _read(lines, _PIECE if one_line_each else lines.size, schema)
+    return None if table is None else _batch(table, rows)
+
+
+def _learn(lines: pa.Buffer) -> pa.Schema | None:
+    head = lines.slice(0, _HEAD)
+    end = head.to_pybytes().rfind(b"\n") + 1
+    table = _read(head.slice(0, end), end, None) if end else None
+    return None if table is None else _with_text(table.schema)
+
+
+def _read(lines: pa.Buffer, piece: int, schema: pa.Schema | None) -> pa.Table | None:
+    import pyarrow.json as pj
+
+    parse = pj.ParseOptions(
+        explicit_schema=cast("pa.Schema", schema), unexpected_field_behavior="infer" if schema is None else "error"
+    )
+    # One byte more than the text: a piece that ends with it is not taken for a cut one.
+    read = pj.ReadOptions(use_threads=True, block_size=piece + 1)
+    try:
+        return pj.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
+    except MemoryError:
+        raise  # Arrow's is one of those below too, and says nothing about the lines
+    except pa.ArrowException:
+        return None
+
+
+def _batch(table: pa.Table, rows: int) -> pa.RecordBatch | None:
+    if table.num_rows != rows:
+        return None
+    if not table.num_columns:
+        return batch_without_columns(rows)
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if len(batches) == 1 else None
+
+
+def batch_without_columns(rows: int) -> pa.RecordBatch:
+    """So many rows of nothing, which arrays alone cannot say.
+
+    >>> batch_without_columns(3).num_rows
+    3
+    """
+    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(cast("pa.StructArray", nothing))
+
+
+def _with_text(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([_text_field(field) for field in schema])
+
+
+def _text_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return pa.field(field.name, _text_type(field.type))
+
+
+def _text_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_text_field(cast("pa.ListType[Any]", kind).value_field))
+    if pa.types.is_struct(kind):
+        fields = cast("pa.StructType", kind)
+        return pa.struct([_text_field(fields.field(at)) for at in range(fields.num_fields)])
+    return kind

@@ -1,0 +1,95 @@
+"""`QueueReceiver`: a durable queue as a source of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from penstock.engine.receiving import Filter, Filters, check_limits
+from penstock.engine.work_batch import WorkBatch
+from penstock.errors import Closed, InvalidInput, UnknownEvent
+from penstock.queue import DurableEventQueue
+from penstock.records import values_to_arrow
+
+_MOST_BYTES = 1 << 30  # in one block: a column holds 2 GiB
+
+
+class QueueReceiver:
+    """Takes events from a durable queue that is open in this process. An event's token is its id, its commit an ack.
+
+    A record's value is the event as it lies on disk, whatever the queue's codec. Keys on disk that are no ids are gone
+    past, and counted by the queue. `close` gives back what was not committed; the queue stays open.
+
+    Raises `InvalidInput` for what is no durable queue.
+    """
+
+    def __init__(self, queue: DurableEventQueue[Any], *, filters: Iterable[Filter] = ()) -> None:
+        if not isinstance(queue, DurableEventQueue):
+            raise InvalidInput(f"a QueueReceiver takes an open DurableEventQueue, not {type(queue).__name__}")
+        self._queue = queue
+        self._filters = Filters(filters)
+        self._taken: dict[int, None] = {}  # handed out and not committed, in order
+        self._is_closed = False
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it and its queue are open."""
+        try:
+            self._queue.approximate_len()
+        except (Closed, InvalidInput):
+            return False
+        return not self._is_closed
+
+    def __repr__(self) -> str:
+        return f"QueueReceiver({self._queue!r})"
+
+    def __enter__(self) -> QueueReceiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
+        """Take events, and wait for the first of them. Raises what the queue's `poll` raises."""
+        check_limits(max_records, max_bytes, timeout)
+        if self._is_closed:
+            raise Closed(f"{self!r} is closed")
+        most = _MOST_BYTES if max_bytes is None else min(max_bytes, _MOST_BYTES)
+        events = self._queue.poll_bytes(max_records, most, timeout)
+        if not events:
+            return WorkBatch(())
+        ids = [event.id for event in events]
+        try:
+            batch = WorkBatch(values_to_arrow([event.event for event in events]), ids)
+            filtered = self._filters.apply(batch)
+            self._taken.update(dict.fromkeys(ids))
+        except BaseException:
+            self._give_back(ids)
+            raise
+        return filtered
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Ack events, in one write. Raises what the queue's `ack_many` raises: they are not acked then."""
+        self._queue.ack_many(tokens)
+        for token in tokens:
+            self._taken.pop(token, None)
+
+    def rewind(self) -> None:
+        """Give back everything that was not committed: it comes again, in the order of its ids."""
+        taken, self._taken = list(self._taken), {}
+        self._give_back(taken)
+
+    def close(self) -> None:
+        """Give back everything that was not committed. The queue stays open. A second `close` does nothing."""
+        self._is_closed = True
+        with suppress(Closed):  # its next opening gives back everything
+            self.rewind()
+
+    def _give_back(self, ids: Iterable[int]) -> None:
+        for identifier in ids:
+            with suppress(UnknownEvent):  # somebody acked it
+                self._queue.nack(identifier)

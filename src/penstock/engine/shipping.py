@@ -1,0 +1,138 @@
+"""`ship`: from the durable queues of this host into a buffer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from penstock.buffer import ProducerConfig
+from penstock.engine.batch_engine import BatchEngine
+from penstock.engine.buffer_sender import BufferSender
+from penstock.engine.queue_receiver import QueueReceiver
+from penstock.engine.stats import EngineStats
+from penstock.engine.work_batch import WorkBatch
+from penstock.errors import EngineError, InvalidInput, NotFound, StorageError
+from penstock.queue import DurableEventQueue, is_queue, queues_in
+from penstock.storage import ObjectStore
+from penstock.storage.opening import local_path
+
+_CONFIG = ProducerConfig()
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 30.0
+_LOOK_AGAIN = 1.0  # for new queues in a folder
+
+_log = logging.getLogger(__name__)
+
+
+def ship(
+    queue: DurableEventQueue[Any] | str | os.PathLike[str],
+    where: str | os.PathLike[str] | ObjectStore,
+    *,
+    stop: threading.Event | None = None,
+    until_idle: bool = False,
+    config: ProducerConfig = _CONFIG,
+) -> EngineStats:
+    """Move the events of a queue into a buffer, on and on; an event is acked when the buffer has it durably.
+
+    `queue` is an open queue (run this in a thread beside the application), or a path that no process has open: one
+    queue, or a folder of queues. It ends when `stop` is set, or with `until_idle` when nothing is left. A crash at any
+    point loses nothing; the block that was under way may be in the buffer twice.
+
+    While the store or the disk fails it logs that, and tries again until it works or `stop` is set; with `until_idle`
+    the error is raised. Raises `EngineError` for what trying again does not mend, `NotFound` where no queue is, and
+    `StorageError` for a queue that another process has open.
+
+    >>> import tempfile
+    >>> with DurableEventQueue(tempfile.mkdtemp()) as queue:
+    ...     _ = queue.push_many([b"one", b"two"])
+    ...     ship(queue, "memory://doctest-ship", until_idle=True).processed, len(queue)
+    (2, 0)
+    """
+    if not isinstance(queue, DurableEventQueue | str | os.PathLike):
+        raise InvalidInput(f"ship takes an open DurableEventQueue or a path, not {type(queue).__name__}")
+    if stop is not None and not isinstance(stop, threading.Event):
+        raise InvalidInput(f"stop must be a threading.Event, not {type(stop).__name__}")
+    with BufferSender(where, config) as sender:
+        return _Shipper(sender, stop or threading.Event(), until_idle=until_idle).ship(queue)
+
+
+class _Shipper:
+    def __init__(self, sender: BufferSender, stop: threading.Event, *, until_idle: bool) -> None:
+        self._sender = sender
+        self._stop = stop
+        self._until_idle = until_idle
+        self._engine = BatchEngine()
+
+    def ship(self, queue: DurableEventQueue[Any] | str | os.PathLike[str]) -> EngineStats:
+        if isinstance(queue, DurableEventQueue):
+            self._ship_queue(queue, until_idle=self._until_idle)
+        elif is_queue(queue):
+            with DurableEventQueue(queue) as opened:
+                self._ship_queue(opened, until_idle=self._until_idle)
+        else:
+            self._ship_folder(local_path(queue))
+        return self._engine.stats
+
+    def _ship_queue(self, queue: DurableEventQueue[Any], *, until_idle: bool) -> None:
+        pause = _FIRST_PAUSE
+        with QueueReceiver(queue) as receiver:
+            while not self._stop.is_set():
+                before = self._engine.stats.processed
+                try:
+                    self._engine.run(
+                        receiver, _unchanged, self._sender.send, shutdown=self._stop, until_idle=until_idle
+                    )
+                except EngineError as error:
+                    if self._until_idle or not isinstance(error.__cause__, StorageError):
+                        raise
+                    if self._engine.stats.processed > before:
+                        pause = _FIRST_PAUSE
+                    _log.warning("shipping from %r: %s; trying again in %.0f s", queue, error, pause)
+                    self._stop.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                else:
+                    return
+
+    def _ship_folder(self, folder: str) -> None:
+        """Ship what lies in every queue of a folder; without `until_idle`, again when somebody has used one since."""
+        shipped: dict[str, int] = {}
+        while not self._stop.is_set():
+            places = _places_in(folder)
+            if not places and self._until_idle:
+                raise NotFound(f"there is no durable queue in {folder}")
+            refused = list[StorageError]()
+            for place in places:
+                if self._stop.is_set() or shipped.get(place) == _last_change(place):
+                    continue
+                try:
+                    queue: DurableEventQueue[bytes] = DurableEventQueue(place)
+                except StorageError as error:
+                    refused.append(error)
+                    continue
+                with queue:
+                    self._ship_queue(queue, until_idle=True)
+                shipped[place] = _last_change(place)
+            if self._until_idle:
+                for refusal in refused:
+                    raise refusal
+                return
+            for refusal in refused:
+                _log.info("%s; looking again in %.0f s", refusal, _LOOK_AGAIN)
+            self._stop.wait(_LOOK_AGAIN)
+
+
+def _unchanged(batch: WorkBatch) -> WorkBatch:
+    return batch
+
+
+def _places_in(folder: str) -> list[str]:
+    try:
+        return queues_in(folder)
+    except OSError as error:
+        raise NotFound(f"there is no durable queue in {folder}: {error.strerror}") from error
+
+
+def _last_change(place: str) -> int:
+    return max((entry.stat().st_mtime_ns for entry in os.scandir(place)), default=0)

@@ -1,0 +1,52 @@
+"""What an engine has done so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock import metrics
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What an engine has done since it was made.
+
+    `received` counts every record that came, also those that a receiver's filters dropped (`filtered`) or made dead
+    letters; `processed` those whose result is with the sink; `errors` records dropped because they could not be parsed,
+    and blocks that failed; `dead_lettered` letters that were routed or discarded; `bytes` the payloads received.
+    """
+
+    received: int = 0
+    processed: int = 0
+    errors: int = 0
+    filtered: int = 0
+    dead_lettered: int = 0
+    bytes: int = 0
+
+
+_COUNTERS = {
+    "received": metrics.engine_received,
+    "processed": metrics.engine_processed,
+    "errors": metrics.engine_errors,
+    "filtered": metrics.engine_filtered,
+    "dead_lettered": metrics.engine_dead_lettered,
+    "bytes": metrics.engine_bytes,
+}
+
+
+class Tally:
+    """Counts, for the stats and for the metrics."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(_COUNTERS, 0)
+
+    def add(self, **counts: int) -> None:
+        """Count some more."""
+        for name, count in counts.items():
+            if count:
+                self._counts[name] += count
+                _COUNTERS[name].inc(count)
+
+    def stats(self) -> EngineStats:
+        """What was counted so far."""
+        return EngineStats(**self._counts)

@@ -1,0 +1,51 @@
+"""Something to do every so often, between blocks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+from penstock.errors import InvalidInput
+from penstock.storage.checks import check_seconds
+
+Ticks: TypeAlias = tuple[float, Callable[[], object]]
+
+_log = logging.getLogger(__name__)
+
+
+class Ticker:
+    """Calls a function at fixed times, the first after one interval. Times that were missed are made up for once."""
+
+    def __init__(self, ticks: Ticks | None, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._interval, self._fn = (math.inf, _do_nothing) if ticks is None else _checked(ticks)
+        self._due = clock() + self._interval
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is due."""
+        return max(self._due - self._clock(), 0.0)
+
+    def tick(self) -> None:
+        """Call the function if it is due. What it raises is logged."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due += self._interval * (math.floor((now - self._due) / self._interval) + 1)
+        try:
+            self._fn()
+        except Exception:  # noqa: BLE001  a report that fails must not stop the work
+            _log.exception("the ticker failed; the loop goes on")
+
+
+def _checked(ticks: object) -> Ticks:
+    if not isinstance(ticks, tuple | list) or len(ticks) != 2 or not callable(ticks[1]):
+        raise InvalidInput(f"ticker must be (seconds, function), not {ticks!r:.100}")
+    check_seconds("ticker's seconds", ticks[0])
+    return ticks[0], ticks[1]
+
+
+def _do_nothing() -> None:
+    pass

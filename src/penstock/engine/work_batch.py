@@ -1,0 +1,209 @@
+"""`WorkBatch`: the records of a block, and the acks of the input they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.engine.dead_letters import DeadLetter
+from penstock.errors import CorruptData, InvalidInput
+from penstock.records import (
+    Record,
+    bytes_of,
+    check_no_nulls,
+    check_record_columns,
+    records_from_arrow,
+    records_to_arrow,
+    rows_within,
+)
+
+
+class WorkBatch:
+    """Records, with the commit tokens of the block they belong to, and dead letters. It never changes.
+
+    A record carries no token: the tokens are the input's, so that records may become more or none, and the acks stay.
+    `records` is a list of `Record`, or a `pyarrow.RecordBatch` of their columns; objects are made of it only for who
+    asks. A record batch with columns of its own is taken too: its `records` are its rows, as JSON.
+
+    Raises `InvalidInput` for what are no records, tokens or dead letters.
+
+    >>> batch = WorkBatch([Record(b"a"), Record(b"b")], commit_tokens=(0, 1))
+    >>> twice = batch.map_records(lambda records: [*records, *records])
+    >>> len(twice), twice.commit_tokens
+    (4, (0, 1))
+    """
+
+    __slots__ = ("_arrow", "_has_own_columns", "_records", "_size", "commit_tokens", "dead_letters", "filtered")
+
+    def __init__(
+        self,
+        records: Iterable[Record] | pa.RecordBatch,
+        commit_tokens: Iterable[Any] = (),
+        dead_letters: Iterable[DeadLetter] = (),
+        *,
+        filtered: int = 0,
+    ) -> None:
+        self._records: list[Record] | None = None
+        self._arrow: pa.RecordBatch | None = None
+        self._size: int | None = None
+        self._has_own_columns = False
+        if isinstance(records, pa.RecordBatch):
+            self._arrow = records
+            self._has_own_columns = not _are_record_columns(records)
+        else:
+            self._records = _checked_records(records)
+        self.commit_tokens: tuple[Any, ...] = _as_tuple("commit_tokens", commit_tokens)
+        self.dead_letters: tuple[DeadLetter, ...] = _checked_letters(dead_letters)
+        self.filtered = filtered
+
+    @classmethod
+    def of_columns(
+        cls, columns: pa.RecordBatch, commit_tokens: Iterable[Any] = (), dead_letters: Iterable[DeadLetter] = ()
+    ) -> WorkBatch:
+        """Make one of columns that are the user's own, even if they look like those of records."""
+        batch = cls(columns, commit_tokens, dead_letters)
+        batch._has_own_columns = True
+        return batch
+
+    @property
+    def records(self) -> list[Record]:
+        """The records, as objects, made on first use."""
+        if self._records is None:
+            assert self._arrow is not None  # noqa: S101  one of the two is there
+            self._records = _rows_as_json(self._arrow) if self._has_own_columns else records_from_arrow(self._arrow)
+        return self._records
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        """The records in columns, made on first use; or the columns that a column function returned."""
+        if self._arrow is None:
+            assert self._records is not None  # noqa: S101  one of the two is there
+            self._arrow = records_to_arrow(self._records)
+        return self._arrow
+
+    @property
+    def record_columns(self) -> pa.RecordBatch:
+        """The columns of the records: `arrow`, or, of columns of one's own, each row as JSON."""
+        return records_to_arrow(self.records) if self._has_own_columns else self.arrow
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no records."""
+        return len(self) == 0
+
+    @property
+    def total_bytes(self) -> int:
+        """How many bytes the payloads have together."""
+        if self._size is None:
+            if self._records is not None:
+                self._size = sum([len(record.value) for record in self._records])
+            elif self._has_own_columns:
+                self._size = self.arrow.nbytes
+            else:
+                self._size = bytes_of(self.arrow.column("value"))
+        return self._size
+
+    def __len__(self) -> int:
+        return len(self._records) if self._records is not None else self.arrow.num_rows
+
+    def __bool__(self) -> bool:
+        return True  # a block without records has acks all the same
+
+    def __repr__(self) -> str:
+        return (
+            f"WorkBatch({len(self)} records, {len(self.commit_tokens)} commit tokens, "
+            f"{len(self.dead_letters)} dead letters)"
+        )
+
+    def map_records(self, fn: Callable[[list[Record]], Iterable[Record]]) -> WorkBatch:
+        """Put what `fn` makes of the records in their place; tokens and dead letters stay."""
+        return WorkBatch(fn(list(self.records)), self.commit_tokens, self.dead_letters, filtered=self.filtered)
+
+    def with_tokens(self, commit_tokens: tuple[Any, ...]) -> WorkBatch:
+        """The same with other tokens."""
+        return self._copy(self._records, self._arrow, commit_tokens, self.dead_letters, self.filtered)
+
+    def rows_within(self, start: int, most: int) -> int:
+        """How many records from `start` on have at most so many bytes of payload together."""
+        if self._arrow is not None and not self._has_own_columns:
+            return rows_within(self._arrow.column("value"), start, most)
+        size = 0
+        for count, record in enumerate(islice(self.records, start, None)):
+            size += len(record.value)
+            if size > most:
+                return count
+        return len(self) - start
+
+    def record(self, row: int) -> Record:
+        """One of the records."""
+        if self._records is not None:
+            return self._records[row]
+        return self.piece(row, row + 1).records[0]
+
+    def piece(self, start: int, stop: int) -> WorkBatch:
+        """Some of the records, without tokens or dead letters."""
+        if self._arrow is not None:
+            return self._copy(None, self._arrow.slice(start, stop - start), (), (), 0)
+        return self._copy(self.records[start:stop], None, (), (), 0)
+
+    def _copy(
+        self,
+        records: list[Record] | None,
+        arrow: pa.RecordBatch | None,
+        tokens: tuple[Any, ...],
+        letters: tuple[DeadLetter, ...],
+        filtered: int,
+    ) -> WorkBatch:
+        """One like this, of parts that were checked already."""
+        copy = object.__new__(WorkBatch)
+        copy._records, copy._arrow, copy._size = records, arrow, None
+        copy._has_own_columns = self._has_own_columns
+        copy.commit_tokens, copy.dead_letters, copy.filtered = tokens, letters, filtered
+        return copy
+
+
+def _are_record_columns(batch: pa.RecordBatch) -> bool:
+    try:
+        check_record_columns(batch.schema)
+    except CorruptData:
+        return False
+    try:
+        check_no_nulls(batch)
+    except CorruptData as error:
+        raise InvalidInput(f"these are no records: {error}") from error
+    return True
+
+
+def _checked_records(records: object) -> list[Record]:
+    if not isinstance(records, Iterable) or isinstance(records, str | bytes | bytearray | memoryview | Record | dict):
+        raise InvalidInput(f"records must be a list of Records or a pyarrow.RecordBatch, not {type(records).__name__}")
+    listed = records if isinstance(records, list) else list(records)
+    if set(map(type, listed)) - {Record}:
+        for record in listed:
+            if not isinstance(record, Record):
+                raise InvalidInput(f"records must be Records, and one is {type(record).__name__}")
+    return listed
+
+
+def _checked_letters(letters: object) -> tuple[DeadLetter, ...]:
+    checked = _as_tuple("dead_letters", letters)
+    for letter in checked:
+        if not isinstance(letter, DeadLetter):
+            raise InvalidInput(f"dead_letters must be DeadLetters, and one is {type(letter).__name__}")
+    return checked
+
+
+def _as_tuple(field: str, given: object) -> tuple[Any, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise InvalidInput(f"{field} must be a list or a tuple, not {type(given).__name__}")
+    return tuple(given)
+
+
+def _rows_as_json(batch: pa.RecordBatch) -> list[Record]:
+    import msgspec
+
+    rows: Sequence[object] = batch.to_pylist()
+    return [Record(msgspec.json.encode(row)) for row in rows]
