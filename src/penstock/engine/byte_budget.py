@@ -76,6 +76,11 @@ class ByteBudget:
         return self._budget
 
     @property
+    def floor_bytes(self) -> int:
+        """How many bytes it never goes below."""
+        return self._config.floor_bytes
+
+    @property
     def record_cap(self) -> int:
         """How many records the next block may have."""
         return self._config.record_cap
@@ -102,11 +107,6 @@ class ByteBudget:
                 self._decrease()
             elif self._load is not None and self._load < _SLACK_BELOW:
                 self._increase()
-
-    def hold(self) -> None:
-        """Multiply down once: a hold begins."""
-        with self._lock:
-            self._decrease()
 
     def _sample(self, process_time: float, interval: float) -> None:
         target = self._config.target_block_seconds

@@ -10,7 +10,7 @@ decoded into dicts.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -22,13 +22,14 @@ from penstock.engine.parse_errors import MAX_DEPTH, TOO_DEEP
 if TYPE_CHECKING:
     import msgspec
 
-_GROUP = 2048  # rows that are objects at a time, few enough to stay in the cache of a core
+_GROUP = 256  # rows that are objects at a time, few enough to stay in the cache of a core
 _HEAD = 64  # rows to learn the fields from
 _MOST_FIELDS = 256
 _LONGEST_NAME = 100
 _NESTED = 3  # levels of arrays and maps below a field that the quick way knows
 _LARGEST = 1.7976931348623157e308
-_ALWAYS_PLAIN = frozenset({str, int, bool, type(None)})
+_PLAIN = frozenset({str, int, bool, type(None)})
+_NESTING = frozenset({dict, list})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,11 @@ def _into_lines(payloads: Sequence[bytes]) -> MsgpackCheck | None:
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 pass  # an unusual value, or a bad one
             try:
-                value, plain = _decode(payload)
+                value = _decode(payload)
             except _Refused as why:
                 bad[row] = str(why)
                 continue
-            if not plain:
+            if not _is_plain(value):
                 return None
             rows.append(value)
         lines.append(encode_lines(rows))
@@ -87,53 +88,60 @@ def _into_objects(payloads: Sequence[bytes]) -> MsgpackCheck:
     objects: list[dict[str, Any]] = []
     for row, payload in enumerate(payloads):
         try:
-            objects.append(_decode(payload)[0])
+            objects.append(_decode(payload))
         except _Refused as why:
             bad[row] = str(why)
     return MsgpackCheck(bad, None, objects)
 
 
-def _decode(payload: bytes) -> tuple[dict[str, Any], bool]:
-    """The map in a payload, and whether JSON can say it. Raises `_Refused`."""
+def _decode(payload: bytes) -> dict[str, Any]:
+    """The map in a payload. Raises `_Refused`."""
     import msgspec
 
     if not payload:
         raise _Refused("the value is empty")
     try:
-        value: dict[str, Any] = _map_decoder().decode(payload)
+        value = _map_decoder().decode(payload)
     except RecursionError:
         raise _Refused(TOO_DEEP) from None
     except UnicodeDecodeError:
         raise _Refused("not valid UTF-8") from None
     except msgspec.MsgspecError as error:
         raise _Refused(str(error)) from None
-    return value, _is_plain(value, 1)
+    _check_nested(value.values(), 2)
+    return value
 
 
-def _is_plain(value: object, depth: int) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if not isinstance(value, dict | list):
-        return type(value) in _ALWAYS_PLAIN
+def _check_nested(values: Iterable[object], depth: int) -> None:
+    if _NESTING.isdisjoint(map(type, values)):
+        return
     if depth > MAX_DEPTH:
         raise _Refused(TOO_DEEP)
+    for value in values:
+        if isinstance(value, dict):
+            if any(type(key) is not str for key in value):
+                raise _Refused("a map has a key that is not a string")
+            _check_nested(value.values(), depth + 1)
+        elif isinstance(value, list):
+            _check_nested(value, depth + 1)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether JSON can say it."""
+    if isinstance(value, float):
+        return math.isfinite(value)
     if isinstance(value, dict):
-        if any(type(key) is not str for key in value):
-            raise _Refused("a map has a key that is not a string")
-        value = list(value.values())
-    if _ALWAYS_PLAIN.issuperset(map(type, value)):
-        return True
-    plain = True
-    for inner in value:  # all of them, whatever the first one says: any may have to be refused
-        plain = _is_plain(inner, depth + 1) and plain
-    return plain
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return type(value) in _PLAIN
 
 
 def _fields_of(payloads: Sequence[bytes]) -> tuple[str, ...]:
     fields: dict[str, None] = {}
     for payload in payloads:
         try:
-            fields.update(dict.fromkeys(_decode(payload)[0]))
+            fields.update(dict.fromkeys(_decode(payload)))
         except _Refused:
             continue
     return tuple(name for name in fields if _may_be_field(name))[:_MOST_FIELDS]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 
@@ -18,6 +16,7 @@ from penstock.errors import InvalidInput
 from penstock.storage.checks import as_word
 
 _KIB, _MIB = 1 << 10, 1 << 20
+_RANGE = 16  # between the least and the most: a hold must be able to make blocks smaller
 _COPIES = 8  # a block is held several times over: fetched, decoded, processed, encoded
 
 
@@ -91,21 +90,15 @@ class SelfRegulation:
             config,
             max_bytes=most,
             start_bytes=min(config.start_bytes, most),
-            floor_bytes=min(config.floor_bytes, most),
+            floor_bytes=max(1, min(config.floor_bytes, most // _RANGE)),
         )
 
 
 class Governor:
-    """What one engine has of a `SelfRegulation` while it runs: the pressure, the budget, and gates on them.
+    """What one engine has of a `SelfRegulation` while it runs: the pressure, the budget, and gates on them."""
 
-    `clock` is the time that the engine measures blocks and holds by.
-    """
-
-    def __init__(
-        self, regulation: SelfRegulation, guard: MemoryGuard, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, regulation: SelfRegulation, guard: MemoryGuard) -> None:
         self.guard = guard
-        self.clock = clock
         self.pressure = UnifiedPressure((guard, *regulation.sources), regulation.hysteresis)
         self.budget = ByteBudget(regulation.config_for(guard), self.pressure)
 
