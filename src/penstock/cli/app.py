@@ -48,13 +48,14 @@ app.command("ship")(ship_command)
 @app.command()
 def demo(
     directory: Annotated[
-        Path | None, typer.Argument(help="Where the demo keeps its buffer; a new temporary directory by default.")
+        Path | None,
+        typer.Argument(help="Where the demo keeps its queues and its buffer; a new temporary directory by default."),
     ] = None,
-    producers: Annotated[int, typer.Option(min=1, max=64, help="How many processes produce at once.")] = 4,
-    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many events each of them produces.")] = 25_000,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many more producers are killed.")] = 5,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="How many services push at once.")] = 4,
+    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many events each of them pushes.")] = 25_000,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many more services are killed.")] = 5,
 ) -> None:
-    """Produce, consume and ack on this machine's disk while producers are killed; show that nothing is lost."""
+    """Push, ship, process and ack on this machine's disk while services are killed; show that nothing is lost."""
     if not run_demo(directory, producers=producers, events=events, kills=kills, console=Console()):
         raise typer.Exit(1)
 

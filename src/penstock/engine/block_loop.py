@@ -121,6 +121,7 @@ class BlockLoop:
                 self._work_on_piece(piece, routed)
         if self.commit is CommitMode.AUTO and block.commit_tokens:
             _at(CommitFailed, f"the commit of {block!r}", self.receiver.commit, block.commit_tokens)
+        _call_if_there(self.receiver, "let_go")
 
     def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
         """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
@@ -275,7 +276,8 @@ def _checked(what: str, returned: object) -> WorkBatch:
 
 
 def _is_nothing(block: WorkBatch) -> bool:
-    return block.is_empty and not block.commit_tokens and not block.dead_letters
+    """Whether nothing came. Records that filters dropped did come: more may be behind them."""
+    return block.is_empty and not block.commit_tokens and not block.dead_letters and not block.filtered
 
 
 def _call_if_there(receiver: Receiver, name: str, *args: object) -> None:

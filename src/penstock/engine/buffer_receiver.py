@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -108,7 +107,7 @@ class BufferReceiver:
         check_limits(max_records, max_bytes, timeout)
         with self._using:
             self._check_open()
-            self._let_go_of_handed_out()
+            self.let_go()
             try:
                 parts, tokens = self._gather(max_records, max_bytes, time.monotonic() + timeout)
                 batch = self._filters.apply(WorkBatch(join_records(parts) if parts else (), tokens))
@@ -132,7 +131,11 @@ class BufferReceiver:
         with self._lock:
             while self._unacked and self._unacked[0].sequence <= through:
                 self._unacked.popleft()
-        self._let_go_of_handed_out(through)
+
+    def let_go(self) -> None:
+        """Give back what is leased for rows that were handed out: they are worked off. `recv` does it too."""
+        while self._handed_out:
+            self._handed_out.pop().let_go()
 
     def rewind(self) -> None:
         """Let everything that was not committed come again."""
@@ -179,8 +182,7 @@ class BufferReceiver:
             self._current = fetch, start + count
             if start + count == arrow.num_rows:
                 tokens.append(fetch.descriptor.sequence)
-                with self._lock:
-                    self._handed_out.append(fetch)
+                self._handed_out.append(fetch)
                 self._current = None
         return parts, tokens
 
@@ -226,15 +228,8 @@ class BufferReceiver:
         self._check_open()
         return until - time.monotonic() > 0
 
-    def _let_go_of_handed_out(self, through: float = math.inf) -> None:
-        with self._lock:
-            gone = [fetch for fetch in self._handed_out if fetch.descriptor.sequence <= through]
-            self._handed_out = [fetch for fetch in self._handed_out if fetch.descriptor.sequence > through]
-        for fetch in gone:
-            fetch.let_go()
-
     def _let_go_of_everything(self) -> None:
-        self._let_go_of_handed_out()
+        self.let_go()
         if self._current is not None:
             self._current[0].let_go()
             self._current = None

@@ -18,7 +18,7 @@ class Receiver(Protocol):
 
     Some have more, and the engine uses it: `rewind()` makes everything received and not committed come again;
     `pause()` and `resume()` stop and allow work ahead of `recv`; `in_hand` says whether `recv` has something in memory
-    to hand out; `use_guard(guard)` tells where to lease what is held.
+    to hand out; `use_guard(guard)` tells where to lease what is held, `let_go()` that the last block is worked off.
     """
 
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
