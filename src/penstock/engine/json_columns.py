@@ -34,10 +34,10 @@ def read_lines(lines: pa.Buffer, rows: int, *, one_line_each: bool) -> pa.Record
         return batch
     # The whole block is one piece here: types are settled within a piece.
     table = _read(lines, lines.size, None)
-    if table is None or table.num_rows != rows:
+    if table is None:
         return None
     schema = _with_text(table.schema)
-    if schema != table.schema:
+    if schema != table.schema or not _is_sound(table):
         table = _read(lines, lines.size, schema)
     return None if table is None else _batch(table, rows)
 
@@ -74,7 +74,7 @@ def _read(lines: pa.Buffer, piece: int, schema: pa.Schema | None) -> pa.Table | 
 
 
 def _batch(table: pa.Table, rows: int) -> pa.RecordBatch | None:
-    if table.num_rows != rows:
+    if table.num_rows != rows or not _is_sound(table):
         return None
     if not table.num_columns:
         return batch_without_columns(rows)
@@ -90,6 +90,17 @@ def batch_without_columns(rows: int) -> pa.RecordBatch:
     """
     nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
     return pa.RecordBatch.from_struct_array(cast("pa.StructArray", nothing))
+
+
+def _is_sound(table: pa.Table) -> bool:
+    # The reader loses nulls at the start of the first list of a field whose type it does not know yet, and then the
+    # list reaches behind its items (apache/arrow#51305). Told the type, it does not, but for a list of nothing else.
+    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    try:
+        table.select(nested).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _with_text(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,146 @@
+"""What an engine is told about regulation, and what it makes of it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine.byte_budget import ByteBudgetConfig
+from penstock.engine.inbound_gate import Admit
+from penstock.engine.memory_guard import MemoryGuard
+from penstock.engine.pressure import Hysteresis, Pressure
+from penstock.engine.self_regulation import Governor, SelfRegulation, give_memory_back
+from penstock.errors import InvalidInput
+
+KIB, MIB = 1 << 10, 1 << 20
+LARGE = MemoryGuard(1 << 40)
+PROFILES = {
+    "throughput": ByteBudgetConfig(16 * MIB, 128 * MIB, MIB, 4 * MIB, 0.5, 2.0, 0.3, 1_000_000),
+    "balanced": ByteBudgetConfig(8 * MIB, 64 * MIB, 512 * KIB, 2 * MIB, 0.5, 1.0, 0.3, 500_000),
+    "low_latency": ByteBudgetConfig(MIB, 16 * MIB, 64 * KIB, 512 * KIB, 0.5, 0.2, 0.3, 100_000),
+}
+
+
+class Source:
+    """A soft source at half weight."""
+
+    name = "disk"
+    weight = 0.5
+    hard = False
+
+    def read(self) -> Pressure:
+        return Pressure(1)
+
+
+class Receiver:
+    """An actuator that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def pause(self) -> None:
+        self.heard.append("pause")
+
+    def resume(self) -> None:
+        self.heard.append("resume")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_has_the_numbers_of_the_plan(profile: str) -> None:
+    assert SelfRegulation(profile).config_for(LARGE) == PROFILES[profile]
+
+
+def test_the_default_is_throughput() -> None:
+    assert SelfRegulation() == SelfRegulation("throughput")
+
+
+@pytest.mark.parametrize("profile", ["fast", "", "THROUGHPUT", None, 1, []])
+def test_a_profile_that_there_is_not_is_refused_with_those_there_are(profile: Any) -> None:
+    with pytest.raises(InvalidInput, match="profile must be one of throughput, balanced, low_latency"):
+        SelfRegulation(profile)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("guard", 100), ("hysteresis", 0.8), ("hysteresis", None), ("budget", 100), ("budget", {"max_bytes": 1})],
+)
+def test_what_is_no_part_of_a_regulation_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        SelfRegulation(**{field: value})
+
+
+def test_a_regulation_cannot_be_changed() -> None:
+    regulation = SelfRegulation(sources=[Source()])  # type: ignore[arg-type]  # a list does too
+    assert isinstance(regulation.sources, tuple)
+    with pytest.raises(FrozenInstanceError):
+        regulation.profile = "balanced"  # type: ignore[misc]
+
+
+@given(st.sampled_from(list(PROFILES)), st.integers(1, 1 << 32))
+def test_a_block_is_at_most_an_eighth_of_the_memory(profile: str, limit: int) -> None:
+    config = SelfRegulation(profile).config_for(MemoryGuard(limit))
+    plan = PROFILES[profile]
+    most = min(plan.max_bytes, max(1, limit // 8))
+    assert config.max_bytes == most
+    assert config.start_bytes == min(plan.start_bytes, most)
+    assert config.floor_bytes == min(plan.floor_bytes, max(1, most // 16))
+    assert (config.ai_step, config.record_cap) == (plan.ai_step, plan.record_cap)
+
+
+def test_a_budget_that_is_given_is_taken_as_it_is() -> None:
+    budget = ByteBudgetConfig()
+    assert SelfRegulation("balanced", budget=budget).config_for(MemoryGuard(100)) is budget
+
+
+def test_a_governor_holds_at_the_pressure_of_its_guard() -> None:
+    guard, receiver = MemoryGuard(1000), Receiver()
+    governor = Governor(SelfRegulation(hysteresis=Hysteresis(0.5, 0.25)), guard)
+    gate = governor.gate_for(receiver)
+    assert governor.guard is guard
+    assert gate.evaluate() is Admit.YES
+    with guard.lease(500):
+        assert gate.evaluate() is Admit.HOLD
+        assert governor.pressure.last_level == 0.5
+    assert gate.evaluate() is Admit.YES
+    assert receiver.heard == ["pause", "resume"]
+
+
+def test_a_governor_halves_the_budget_under_pressure() -> None:
+    guard = MemoryGuard(8000)
+    governor = Governor(SelfRegulation(budget=ByteBudgetConfig(1000, 1000, 10, 100)), guard)
+    with guard.lease(8000):
+        governor.budget.observe(1, 0.0, 1.0)
+    assert governor.budget.byte_budget == 500
+
+
+def test_a_governor_reads_the_other_sources_too() -> None:
+    assert Governor(SelfRegulation(sources=(Source(),)), MemoryGuard(1000)).pressure.level == 0.5
+
+
+def test_governors_of_one_regulation_share_no_state() -> None:
+    regulation = SelfRegulation()
+    one, other = (Governor(regulation, MemoryGuard(1 << 30)) for _ in range(2))
+    one.budget.observe(1, 1e9, 1.0)
+    assert one.budget.byte_budget < 16 * MIB
+    with one.guard.lease(1 << 30):
+        assert one.pressure.should_hold()
+        assert not other.pressure.should_hold()
+    assert other.budget.byte_budget == 16 * MIB
+
+
+def test_memory_can_be_given_back() -> None:
+    give_memory_back()
+
+
+@pytest.mark.parametrize("error", [OSError("no such library"), AttributeError("malloc_trim")])
+def test_a_system_without_glibc_is_no_error(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def missing(name: object) -> object:
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    give_memory_back()
