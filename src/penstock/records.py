@@ -163,7 +163,7 @@ def rows_within(values: pa.Array[Any], start: int, most: int) -> int:
     places = (
         memoryview(offsets).cast("B")[_OFFSET.size * (values.offset + start) :][: _OFFSET.size * (left + 1)].cast("i")
     )
-    return bisect_right(places, places[0] + most) - 1
+    return max(bisect_right(places, places[0] + most) - 1, 0)
 
 
 def join_records(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -70,6 +70,7 @@ class Consumer:
         self._closed = threading.Event()
 
         self._acked = self._fetched = self._handed_out = last_acked_sequence
+        self._cursor = last_acked_sequence  # reading goes on after it; that is what was handed out, until a rewind
         self._first_handed_out: int | None = None
         self._acks_since_write = 0
         self._view: QueueView = self._queue.claim(last_acked_sequence, allow_gap=allow_gap)
@@ -91,7 +92,7 @@ class Consumer:
     @property
     def last_handed_out_sequence(self) -> int | None:
         """The last sequence that was handed out, as a batch or a descriptor: reading goes on after it."""
-        return self._handed_out
+        return self._cursor
 
     @property
     def is_empty(self) -> bool:
@@ -192,6 +193,12 @@ class Consumer:
             self._measures.acks.inc(sequence - due + 1)
             self._acked = sequence
 
+    def rewind(self) -> None:
+        """Hand out again, from the next call on, everything that was handed out and not acked."""
+        with self._reading, self._lock:
+            self._check_open()
+            self._cursor = self._acked
+
     def flush(self) -> None:
         """Dequeue through the last ack. It always reads the manifest, and so notices a fence. Raises `Fenced`."""
         with self._lock:
@@ -266,24 +273,26 @@ class Consumer:
                 return noted
         return None
 
-    def _reading_cursors(self) -> tuple[int | None, int | None, int | None]:
-        return self._handed_out, self._first_handed_out, self._fetched
+    def _reading_cursors(self) -> tuple[int | None, ...]:
+        return self._cursor, self._handed_out, self._first_handed_out, self._fetched
 
-    def _set_reading_cursors(self, cursors: tuple[int | None, int | None, int | None]) -> None:
+    def _set_reading_cursors(self, cursors: tuple[int | None, ...]) -> None:
         # An interrupt may come when a cursor has moved and its entry has not reached the caller yet.
-        self._handed_out, self._first_handed_out, self._fetched = cursors
+        self._cursor, self._handed_out, self._first_handed_out, self._fetched = cursors
 
     def _after_cursor(self, most: int) -> list[BatchDescriptor]:
         self._check_open()
         view = self._read()
-        start = view.first_sequence if self._handed_out is None else max(self._handed_out + 1, view.first_sequence)
+        start = view.first_sequence if self._cursor is None else max(self._cursor + 1, view.first_sequence)
         return view.entries(start, start + most)
 
     def _hand_out(self, entries: list[BatchDescriptor]) -> None:
         if entries:
             if self._first_handed_out is None:
                 self._first_handed_out = entries[0].sequence
-            self._handed_out = entries[-1].sequence
+            last = entries[-1].sequence
+            self._handed_out = last if self._handed_out is None else max(self._handed_out, last)
+            self._cursor = last
 
     def _fetched_batch(self, batch: ConsumedBatch) -> ConsumedBatch:
         if batch.metadata:

@@ -177,9 +177,10 @@ class BlockLoop:
                 f"{len(listed)} dead letters in {batch!r}, and no route for them; the first, of stage {first.stage}: "
                 f"{first.reason}. Nothing was committed. DlqPolicy.route(fn) takes them, DlqPolicy.discard() drops them"
             )
+        count = len(listed)
         if self.dlq.send is not None:
-            _at(DeadLetterRouteFailed, f"the route of {len(listed)} dead letters", self.dlq.send, listed)
-        self.tally.add(dead_lettered=len(listed))
+            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", self.dlq.send, listed)  # it is the route's
+        self.tally.add(dead_lettered=count)
 
     def _rewind(self) -> None:
         try:

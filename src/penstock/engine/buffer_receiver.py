@@ -17,7 +17,7 @@ from penstock.engine.fetch_ahead import Fetch, FetchAhead
 from penstock.engine.memory_guard import MemoryGuard
 from penstock.engine.receiving import Filter, Filters, check_limits
 from penstock.engine.work_batch import WorkBatch
-from penstock.errors import Closed
+from penstock.errors import Closed, OutOfOrderAck
 from penstock.records import bytes_of, join_records, rows_within
 from penstock.storage import ObjectStore
 from penstock.storage.checks import check_whole
@@ -55,15 +55,13 @@ class BufferReceiver:
         self._has_own_guard = guard is not None
         self._ahead = FetchAhead(self._consumer.fetch_descriptor, fetchers)
         self._known = deque[BatchDescriptor]()  # handed out to us, and not fetched yet
-        self._unacked = deque[BatchDescriptor]()  # fetched, or being fetched, and not committed
         self._current: tuple[Fetch, int] | None = None  # a batch in slices, and the row that comes next
         self._handed_out: list[Fetch] = []  # their last rows are with whoever received them
         self._pause = _FIRST_POLL
         self._is_paused = False
         self._has_failed = False
         self._closed = threading.Event()
-        self._using = threading.RLock()  # held by whoever receives, rewinds or closes
-        self._lock = threading.Lock()  # guards what a commit changes, which may come from another thread
+        self._using = threading.RLock()  # held by whoever receives, rewinds or closes; a commit may come at any time
 
     @property
     def healthy(self) -> bool:
@@ -119,31 +117,34 @@ class BufferReceiver:
             return batch
 
     def commit(self, tokens: Sequence[Any]) -> None:
-        """Ack through the highest of these sequences, durably. Raises what `Consumer.ack_through` raises."""
-        if not tokens:
+        """Ack through the highest of these sequences, durably; one that is acked already is no error.
+
+        Raises what `Consumer.ack_through` raises.
+        """
+        if not tokens or self._is_acked(through := max(tokens)):
             return
-        through = max(tokens)
         try:
             self._consumer.ack_through(through)
+        except OutOfOrderAck:
+            if not self._is_acked(through):  # by another thread, a moment ago
+                raise
         except BaseException:
             self._has_failed = True
             raise
-        with self._lock:
-            while self._unacked and self._unacked[0].sequence <= through:
-                self._unacked.popleft()
 
     def let_go(self) -> None:
         """Give back what is leased for rows that were handed out: they are worked off. `recv` does it too."""
         while self._handed_out:
-            self._handed_out.pop().let_go()
+            self._handed_out[-1].let_go()  # first: should an interrupt come between, it is still in the list
+            self._handed_out.pop()
 
     def rewind(self) -> None:
         """Let everything that was not committed come again."""
         with self._using:
             self._let_go_of_everything()
-            with self._lock:
-                self._known.extendleft(reversed(self._unacked))
-                self._unacked.clear()
+            self._known.clear()
+            if not self._closed.is_set():
+                self._consumer.rewind()
 
     def close(self) -> None:
         """Stop the threads, let go of what is held, and close the consumer if it is ours. Again it does nothing."""
@@ -161,7 +162,8 @@ class BufferReceiver:
         parts, tokens = list[pa.RecordBatch](), list[int]()
         rows = size = 0
         while rows < most_rows:
-            self._top_up(ahead)
+            if not self._is_paused or not (parts or tokens):
+                self._top_up(ahead)
             if not self._has_current(until, wait=not parts):
                 if parts or tokens or not self._wait_for_entries(until):
                     break
@@ -193,8 +195,6 @@ class BufferReceiver:
                 self._known.extend(self._consumer.next_descriptors(_AT_ONCE))
                 if not self._known:
                     return
-            with self._lock:
-                self._unacked.append(self._known[0])
             self._ahead.start(self._known.popleft(), self._my_guard())
 
     def _has_room(self, most_bytes: int) -> bool:
@@ -214,7 +214,8 @@ class BufferReceiver:
         if fetch.has_failed and not wait:
             return False  # what was gathered before it is good; it fails the next receive
         fetch.result()
-        self._current = self._ahead.take(), 0
+        self._current = fetch, 0
+        self._ahead.take()
         self._pause = _FIRST_POLL
         return True
 
@@ -234,6 +235,10 @@ class BufferReceiver:
             self._current[0].let_go()
             self._current = None
         self._ahead.drop()
+
+    def _is_acked(self, sequence: int) -> bool:
+        acked = self._consumer.last_acked_sequence
+        return acked is not None and sequence <= acked
 
     def _my_guard(self) -> MemoryGuard:
         if self._guard is None:

@@ -45,25 +45,27 @@ def _set_apart(
     parsed: ParsedBatch, given: pa.RecordBatch, returned: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, list[DeadLetter]]:
     """The rows that are fine, without `_error` and `_raw`, and a dead letter for each of the others."""
+    has_raw = RAW in returned.schema.names and RAW not in given.schema.names  # one that came in is the user's own
+    bare = returned.drop_columns([RAW]) if has_raw else returned
     if ERROR not in returned.schema.names:
-        return _without(returned, RAW) if RAW not in given.schema.names else returned, []
+        return bare, []
     errors: Any = returned.column(ERROR)
     if not (pa.types.is_string(errors.type) or pa.types.is_large_string(errors.type) or pa.types.is_null(errors.type)):
         raise InvalidInput(f"the column {ERROR!r} must be a string, not {errors.type}")
-    bare = _without(_without(returned, ERROR), RAW)
+    bare = bare.drop_columns([ERROR])
     is_fine = errors.is_null()
     rows = [row for row, fine in enumerate(is_fine.to_pylist()) if not fine]
     if not rows:
         return bare, []
     records = parsed.records if _keeps_rows(given, returned) else None
-    raw = returned.column(RAW) if RAW in returned.schema.names else None
+    raw = returned.column(RAW) if has_raw else None
     letters = list[DeadLetter]()
     for row in rows:
         reason = errors[row].as_py()
-        if raw is not None and isinstance(payload := raw[row].as_py(), bytes):
-            letters.append(DeadLetter(payload, reason))
-        elif records is not None:
+        if records is not None:
             letters.append(DeadLetter.of(records[row], reason))
+        elif raw is not None and isinstance(payload := raw[row].as_py(), bytes):
+            letters.append(DeadLetter(payload, reason))
         else:
             letters.append(DeadLetter.of(WorkBatch.of_columns(bare.slice(row, 1)).records[0], reason))
     return bare.filter(is_fine), letters
@@ -88,7 +90,3 @@ def _tells_rows_apart(column: pa.Array[Any]) -> bool:
         return bool(pc.count_distinct(column, mode="all").as_py() == len(column))
     except pa.ArrowNotImplementedError:
         return False  # Arrow cannot compare what is nested
-
-
-def _without(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    return batch.drop_columns([name]) if name in batch.schema.names else batch

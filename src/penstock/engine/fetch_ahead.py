@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.buffer import BatchDescriptor, ConsumedBatch
-from penstock.engine.memory_guard import MemoryGuard
+from penstock.engine.memory_guard import Lease, MemoryGuard
 
 _numbers = itertools.count(1)
 
@@ -24,7 +24,7 @@ class Fetch:
         self._done = threading.Event()
         self._batch: ConsumedBatch | None = None
         self._error: BaseException | None = None
-        self._leased = 0
+        self._lease: Lease | None = None
         self._is_wanted = True
 
     @property
@@ -40,7 +40,8 @@ class Fetch:
     @property
     def size(self) -> int:
         """How many bytes it has in memory; 0 while it is under way."""
-        return self._leased
+        lease = self._lease
+        return 0 if lease is None else lease.count
 
     def run(self, fetch: Callable[[BatchDescriptor], ConsumedBatch]) -> None:
         """Fetch it, in whatever thread this is."""
@@ -49,8 +50,7 @@ class Fetch:
                 batch = fetch(self.descriptor)
                 with self._lock:
                     if self._is_wanted:
-                        self._leased = batch.arrow.nbytes
-                        self._guard.add(self._leased)
+                        self._lease = self._guard.lease(batch.arrow.nbytes).__enter__()
                         self._batch = batch
         except BaseException as error:  # noqa: BLE001  whoever waits for it gets it
             self._error = error
@@ -72,8 +72,7 @@ class Fetch:
         """Forget the batch, and give back what was leased for it; also if it is still under way."""
         with self._lock:
             self._is_wanted = False
-            leased, self._leased, self._batch = self._leased, 0, None
-        self._guard.release(leased)
+            self._lease = self._batch = None  # a lease that nobody has any more ends
 
 
 class FetchAhead:
@@ -115,16 +114,16 @@ class FetchAhead:
         """The one that comes next."""
         return self._fetches[0] if self._fetches else None
 
-    def take(self) -> Fetch:
+    def take(self) -> None:
         """Take the first one, which is done, out of the line."""
-        one = self._fetches.popleft()
-        self._usual_size = one.size
-        return one
+        self._usual_size = self._fetches[0].size
+        self._fetches.popleft()
 
     def drop(self) -> None:
         """Let go of all of them."""
         while self._fetches:
-            self._fetches.pop().let_go()
+            self._fetches[-1].let_go()
+            self._fetches.pop()
 
     def close(self) -> None:
         """Drop everything, and stop the threads."""

@@ -66,7 +66,7 @@ def _read(lines: pa.Buffer, piece: int, schema: pa.Schema | None) -> pa.Table | 
     # One byte more than the text: a piece that ends with it is not taken for a cut one.
     read = pj.ReadOptions(use_threads=True, block_size=piece + 1)
     try:
-        return pj.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
+        return pj.read_json(cast("Any", pa.BufferReader(lines)), read_options=read, parse_options=parse)
     except MemoryError:
         raise  # Arrow's is one of those below too, and says nothing about the lines
     except pa.ArrowException:
@@ -115,8 +115,7 @@ def _text_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.string()
     if pa.types.is_list(kind):
-        return pa.list_(_text_field(cast("pa.ListType[Any]", kind).value_field))
+        return pa.list_(_text_field(kind.value_field))
     if pa.types.is_struct(kind):
-        fields = cast("pa.StructType", kind)
-        return pa.struct([_text_field(fields.field(at)) for at in range(fields.num_fields)])
+        return pa.struct([_text_field(kind.field(at)) for at in range(kind.num_fields)])
     return kind

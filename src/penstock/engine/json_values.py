@@ -68,7 +68,7 @@ def decode_json(values: pa.Array[Any]) -> list[dict[str, Any]]:
             return cast("list[dict[str, Any]]", decoder.decode_lines(lines))
         except msgspec.MsgspecError:
             pass  # a number that msgspec refuses; those that have one are read by Python's own reader
-    return [_decode(value, decoder.decode) for value in values.to_pylist()]
+    return [_decode(value, decoder.decode) for value in _payloads(values)]
 
 
 def json_lines(values: pa.Array[Any]) -> pa.Buffer | None:
@@ -103,7 +103,8 @@ def _join(values: pa.Array[Any], starts: list[int], between: bytes) -> list[byte
     import pyarrow.compute as pc
 
     groups = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), values)
-    return cast("list[bytes]", pc.binary_join(cast("Any", groups), between).to_pylist())
+    joined: Any = pc.binary_join(cast("Any", groups), between)
+    return _payloads(joined)
 
 
 def _are_objects(joined: bytes, count: int) -> bool:
@@ -126,7 +127,7 @@ def _has_deep(joined: bytes, count: int) -> bool:
 
 
 def _check_each(values: pa.Array[Any], start: int, bad: dict[int, str]) -> None:
-    for row, value in enumerate(values.to_pylist(), start):
+    for row, value in enumerate(_payloads(values), start):
         if row not in bad:
             why = _why_bad(value)
             if why is not None:
@@ -161,7 +162,7 @@ def _not_utf8(values: pa.Array[Any]) -> list[int]:
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
-        return [row for row, value in enumerate(values.to_pylist()) if not _is_utf8(value)]
+        return [row for row, value in enumerate(_payloads(values)) if not _is_utf8(value)]
     return []
 
 
@@ -173,10 +174,14 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
+def _payloads(values: pa.Array[Any]) -> list[bytes]:
+    return cast("list[bytes]", values.to_pylist())
+
+
 def _longest(values: pa.Array[Any]) -> int:
     import pyarrow.compute as pc
 
-    return cast("int", pc.max(pc.binary_length(cast("pa.BinaryArray", values))).as_py() or 0)
+    return pc.max(pc.binary_length(cast("pa.BinaryArray", values))).as_py() or 0
 
 
 def _decode(value: bytes, decode: Callable[[bytes], Any]) -> dict[str, Any]:

@@ -43,13 +43,13 @@ class MsgpackCheck:
 
 def check_msgpack(values: pa.Array[Any]) -> MsgpackCheck:
     """Find the values that are not exactly one MessagePack map, string keys at every level, no deeper than 64."""
-    payloads: list[bytes] = values.to_pylist()
+    payloads = cast("list[bytes]", values.to_pylist())
     return _into_lines(payloads) or _into_objects(payloads)
 
 
 def decode_msgpack(values: pa.Array[Any]) -> list[dict[str, Any]]:
     """The maps in values that passed the check."""
-    return list(map(_map_decoder().decode, values.to_pylist()))
+    return list(map(_map_decoder().decode, cast("list[bytes]", values.to_pylist())))
 
 
 class _Refused(Exception):
@@ -166,11 +166,11 @@ def _quick_decoder(fields: tuple[str, ...]) -> msgspec.msgpack.Decoder[Any]:
     # NaN and infinity are outside of the bounds: JSON cannot say them.
     number: Any = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
     scalar: Any = str | int | number | bool | None
-    plain = scalar
+    plain: Any = scalar
     for _ in range(_NESTED):
-        plain = scalar | list[plain] | dict[str, plain]
+        plain = scalar | list.__class_getitem__(plain) | dict.__class_getitem__((str, plain))
     names = {f"field_{at}": name for at, name in enumerate(fields)}
     # A field that a value does not have is unset, and then left out of its line.
     members: list[Any] = [(name, plain | msgspec.UnsetType, msgspec.UNSET) for name in names]
     row = msgspec.defstruct("Row", members, rename=names, forbid_unknown_fields=True, gc=False)
-    return cast("msgspec.msgpack.Decoder[Any]", msgspec.msgpack.Decoder(row))
+    return msgspec.msgpack.Decoder(row)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.engine.receiving import Filter, Filters, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, UnknownEvent
-from penstock.queue import DurableEventQueue
+from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.records import values_to_arrow
 
 _MOST_BYTES = 1 << 30  # in one block: a column holds 2 GiB
@@ -31,6 +31,7 @@ class QueueReceiver:
         self._queue = queue
         self._filters = Filters(filters)
         self._taken: dict[int, None] = {}  # handed out and not committed, in order
+        self._taking: list[DurableEvent[bytes]] = []  # by the receive under way, or one that was interrupted
         self._is_closed = False
 
     @property
@@ -59,18 +60,18 @@ class QueueReceiver:
         if self._is_closed:
             raise Closed(f"{self!r} is closed")
         most = _MOST_BYTES if max_bytes is None else min(max_bytes, _MOST_BYTES)
-        events = self._queue.poll_bytes(max_records, most, timeout)
-        if not events:
-            return WorkBatch(())
-        ids = [event.id for event in events]
         try:
-            batch = WorkBatch(values_to_arrow([event.event for event in events]), ids)
-            filtered = self._filters.apply(batch)
+            self._taking = taking = list[DurableEvent[bytes]]()
+            if not self._queue.poll_bytes(max_records, most, timeout, into=taking):
+                return WorkBatch(())
+            ids = [event.id for event in taking]
+            batch = self._filters.apply(WorkBatch(values_to_arrow([event.event for event in taking]), ids))
             self._taken.update(dict.fromkeys(ids))
         except BaseException:
-            self._give_back(ids)
+            self._give_back_taking()
             raise
-        return filtered
+        self._taking = []
+        return batch
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Ack events, in one write. Raises what the queue's `ack_many` raises: they are not acked then."""
@@ -80,14 +81,19 @@ class QueueReceiver:
 
     def rewind(self) -> None:
         """Give back everything that was not committed: it comes again, in the order of its ids."""
-        taken, self._taken = list(self._taken), {}
-        self._give_back(taken)
+        self._give_back_taking()
+        self._give_back(self._taken)
+        self._taken = {}
 
     def close(self) -> None:
         """Give back everything that was not committed. The queue stays open. A second `close` does nothing."""
         self._is_closed = True
         with suppress(Closed):  # its next opening gives back everything
             self.rewind()
+
+    def _give_back_taking(self) -> None:
+        self._give_back([event.id for event in self._taking])
+        self._taking = []
 
     def _give_back(self, ids: Iterable[int]) -> None:
         for identifier in ids:

@@ -180,7 +180,7 @@ def _are_record_columns(batch: pa.RecordBatch) -> bool:
 def _checked_records(records: object) -> list[Record]:
     if not isinstance(records, Iterable) or isinstance(records, str | bytes | bytearray | memoryview | Record | dict):
         raise InvalidInput(f"records must be a list of Records or a pyarrow.RecordBatch, not {type(records).__name__}")
-    listed = records if isinstance(records, list) else list(records)
+    listed = list(records)  # of its own: what its maker does to a list later is nothing to this
     if set(map(type, listed)) - {Record}:
         for record in listed:
             if not isinstance(record, Record):

@@ -216,18 +216,24 @@ class DurableEventQueue(Generic[Event]):
         return taken
 
     def poll_bytes(
-        self, max_events: int, max_bytes: int | None = None, timeout: float | None = 0.1
+        self,
+        max_events: int,
+        max_bytes: int | None = None,
+        timeout: float | None = 0.1,
+        *,
+        into: list[DurableEvent[bytes]] | None = None,
     ) -> list[DurableEvent[bytes]]:
         """Take many events as the bytes that lie on disk, whatever the codec; wait for the first as `poll` does.
 
         With `max_bytes` it stops before passing so many, but takes at least one. Keys that are no ids are gone past,
-        and counted: nothing else can be wrong with bytes. If it raises, nothing was taken.
+        and counted: nothing else can be wrong with bytes. If it raises, nothing was taken. `into` is a list to fill and
+        return: whoever gave it knows what was taken, even if an interrupt comes before this has returned.
         """
         check_whole("max_events", max_events)
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
         most = math.inf if max_bytes is None else max_bytes
-        taken = list[DurableEvent[bytes]]()
+        taken = [] if into is None else into
         size = 0
 
         def has_taken() -> bool:
@@ -251,8 +257,9 @@ class DurableEventQueue(Generic[Event]):
                     more = has_taken() and len(taken) < max_events
         except BaseException:
             with self._lock:
-                for event in taken:
-                    self._ledger.give_back(event.id)
+                while taken:
+                    self._ledger.give_back(taken[-1].id)
+                    taken.pop()
                 self._ready.wake_all()
             raise
         return taken

@@ -1,0 +1,132 @@
+"""`penstock ship`: queues of this host go into a buffer, until nothing is left or somebody says stop."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Consumer, DurableEventQueue
+from tests.cli.command import run
+from tests.processes import PATIENCE
+
+
+def fill(path: Path, events: list[bytes]) -> None:
+    with DurableEventQueue(path) as queue:
+        queue.push_many(events)
+
+
+def shipped(buffer: Path) -> list[bytes]:
+    with Consumer(buffer) as consumer:
+        return [value for batch in consumer for value in batch.entries]
+
+
+def test_a_queue_is_shipped_until_nothing_is_left(tmp_path: Path) -> None:
+    fill(tmp_path / "queue", [b"one", b"two", b"three"])
+    done = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "shipped 3 events, 11 bytes\n", "")
+    assert shipped(tmp_path / "buffer") == [b"one", b"two", b"three"]
+    again = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
+    assert (again.returncode, again.stdout) == (0, "shipped 0 events, 0 bytes\n")
+
+
+def test_a_folder_of_queues_is_shipped(tmp_path: Path) -> None:
+    for number in range(3):
+        fill(tmp_path / "queues" / f"worker-{number}", [b"%d" % number])
+    done = run("ship", str(tmp_path / "queues"), str(tmp_path / "buffer"), "--until-idle")
+    assert (done.returncode, done.stdout) == (0, "shipped 3 events, 3 bytes\n")
+    assert shipped(tmp_path / "buffer") == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("more", [(), ("--until-idle",)])
+def test_where_no_queue_is_that_is_said_in_one_line(tmp_path: Path, more: tuple[str, ...]) -> None:
+    done = run("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), *more)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"penstock: there is no durable queue in {tmp_path / 'nothing'}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_queue_that_is_open_is_said_to_be_in_one_line(tmp_path: Path) -> None:
+    with DurableEventQueue(tmp_path / "queue") as queue:
+        queue.push(b"stays")
+        done = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
+        assert queue.ready_len() == 1
+    assert done.returncode == 1
+    assert "is open in another process" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
+    fill(tmp_path / "queue", [b"stays"])
+    for nowhere in ("nonsense://bucket", str(tmp_path / "queue" / "CURRENT")):
+        done = run("ship", str(tmp_path / "queue"), nowhere, "--until-idle")
+        assert done.returncode == 1
+        assert done.stderr.startswith("penstock: ")
+        assert done.stderr.count("\n") == 1
+    with DurableEventQueue(tmp_path / "queue") as queue:
+        assert queue.ready_len() == 1
+
+
+@pytest.mark.parametrize("words", [(), ("queue",), ("queue", "buffer", "more"), ("queue", "buffer", "--nonsense")])
+def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...]) -> None:
+    done = run("ship", *words)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+SAYS_WHEN_A_BLOCK_IS_ACKED = """
+from penstock.cli.app import main
+from penstock.engine import QueueReceiver
+
+commit = QueueReceiver.commit
+
+def acked(receiver, tokens):
+    commit(receiver, tokens)
+    print("acked", len(tokens), flush=True)
+
+QueueReceiver.commit = acked
+main()
+"""
+
+
+@pytest.fixture
+def shipper(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """The command on a queue, or on a folder of one, which has shipped what there was and waits for more."""
+    fill(tmp_path / "queues" / "queue", [b"one", b"two"])
+    where = tmp_path / "queues" / request.param
+    with subprocess.Popen(
+        [sys.executable, "-c", SAYS_WHEN_A_BLOCK_IS_ACKED, "ship", str(where), str(tmp_path / "buffer")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "acked 2\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("shipper", ["queue", "."], indirect=True, ids=["one queue", "a folder"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_ends_it_cleanly(shipper: subprocess.Popen[str], number: signal.Signals, tmp_path: Path) -> None:
+    shipper.send_signal(number)
+    said, complained = shipper.communicate(timeout=PATIENCE)
+    assert (shipper.returncode, said, complained) == (0, "shipped 2 events, 6 bytes\n", "")
+    with DurableEventQueue(tmp_path / "queues" / "queue") as queue:
+        assert queue.is_empty
+    assert shipped(tmp_path / "buffer") == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("shipper", ["."], indirect=True)
+def test_without_until_idle_it_goes_on(shipper: subprocess.Popen[str], tmp_path: Path) -> None:
+    fill(tmp_path / "elsewhere", [b"three"])
+    (tmp_path / "elsewhere").rename(tmp_path / "queues" / "new")
+    assert shipper.stdout is not None
+    assert shipper.stdout.readline() == "acked 1\n"
+    shipper.terminate()
+    said, _ = shipper.communicate(timeout=PATIENCE)
+    assert (shipper.returncode, said) == (0, "shipped 3 events, 11 bytes\n")

@@ -1,0 +1,147 @@
+"""A Ctrl-C at every function that a run goes through, one after the other: whatever it hits, nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from penstock import Consumer, DurableEventQueue, Record, open_store
+from penstock.engine import (
+    BatchEngine,
+    BufferReceiver,
+    EngineConfig,
+    MemoryGuard,
+    MemoryTransport,
+    QueueReceiver,
+    Receiver,
+)
+from penstock.errors import CommitFailed
+from tests.buffer.consumer.queues import NO_GC, fill, kept
+from tests.engine.doubles import Interrupts, Sink, regulated, through
+from tests.engine.sources import plant
+from tests.waiting import Background
+
+PAYLOADS = [b"0", b"1"]  # two blocks
+LOOP = ("engine/block_loop.py", "engine/batch_engine.py", "engine/memory_guard.py")
+FILES = {  # what all have in common is gone through with the memory transport, which takes no time
+    "memory": ("",),
+    "queue": ("queue/durable.py", "engine/queue_receiver.py", *LOOP),
+    "buffer": ("buffer/consumer.py", "engine/buffer_receiver.py", "engine/fetch_ahead.py", *LOOP),
+}
+
+
+@dataclass
+class Source:
+    """A receiver, what it has not committed, and how to close it."""
+
+    receiver: Receiver
+    left: Callable[[], int]
+    close: Callable[[], object]
+
+
+class Sources:
+    """Makes a source for each interrupt."""
+
+    def __init__(self, kind: str, place: Path, name: str) -> None:
+        self.make = {"memory": self._memory, "queue": self._queue, "buffer": self._buffer}[kind]
+        self._place = place
+        self._name = name
+        self._numbers = itertools.count()
+        self._open: DurableEventQueue[bytes] | None = None
+
+    def spoil(self) -> None:
+        """Let nobody else have what went wrong."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _memory(self) -> Source:
+        transport = MemoryTransport()
+        transport.send(map(Record, PAYLOADS))
+        return Source(transport, lambda: len(PAYLOADS) - 1 - (transport.committed_sequence or 0), transport.close)
+
+    def _queue(self) -> Source:
+        if self._open is None:  # one for all that go well, which leave it empty: to open one takes time
+            self._open = DurableEventQueue(self._place / str(next(self._numbers)))
+        queue = self._open
+        queue.push_many(PAYLOADS)
+        receiver = QueueReceiver(queue)
+        return Source(receiver, queue.__len__, receiver.close)
+
+    def _buffer(self) -> Source:
+        store = open_store(f"memory://{self._name}-{next(self._numbers)}")
+        plant(store, *([payload] for payload in PAYLOADS))
+        receiver = BufferReceiver(Consumer(store, NO_GC), fetchers=1)
+        return Source(receiver, lambda: len(kept(store)), receiver.close)
+
+
+def look_for_harm(source: Source, interrupts: Interrupts) -> list[str]:
+    """Run up to the interrupt, then run again, and say what is wrong."""
+    guard, sink, wrong = MemoryGuard(1 << 30), Sink(), list[str]()
+    engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0), regulation=regulated(guard))
+
+    def run() -> object:
+        return engine.run(source.receiver, through, sink, until_idle=True)
+
+    interrupts.during(run)
+    if guard.current_bytes:
+        wrong.append(f"{guard.current_bytes} bytes are leased")
+    try:
+        Background(run).result()
+    except Exception as error:
+        wrong.append(f"the next run failed: {error!r}")
+    if set(sink.values) != set(PAYLOADS):
+        wrong.append(f"only {sink.values} were sunk")
+    if left := source.left():
+        wrong.append(f"{left} are not committed")
+    source.close()
+    return wrong
+
+
+@pytest.mark.parametrize("event", ["call", "return"])
+@pytest.mark.parametrize("kind", FILES)
+def test_a_run_loses_nothing_wherever_it_was_interrupted(
+    kind: str, event: str, tmp_path: Path, fresh_name: str
+) -> None:
+    sources = Sources(kind, tmp_path, fresh_name)
+    harm: list[str] = []
+    for number in itertools.count():
+        interrupts = Interrupts(number, event, FILES[kind])
+        wrong = look_for_harm(sources.make(), interrupts)
+        if wrong:
+            harm.append(f"after an interrupt at {interrupts.place}: {', '.join(wrong)}")
+            sources.spoil()
+        if interrupts.place is None:
+            break
+    sources.spoil()
+    assert not harm, "\n".join(harm)
+    assert number > 30
+
+
+@pytest.mark.parametrize("event", ["call", "return"])
+def test_a_commit_after_an_interrupt_acks_nothing_that_was_not_delivered(event: str, fresh_name: str) -> None:
+    """A buffer's ack is cumulative: that of a later batch would take along one that was forgotten."""
+    lost: list[str] = []
+    for number in itertools.count():
+        store, sink = open_store(f"memory://{fresh_name}-{number}"), Sink()
+        plant(store, *([payload] for payload in PAYLOADS))
+        receiver = BufferReceiver(Consumer(store, NO_GC), fetchers=1)
+        engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0))
+        interrupts = Interrupts(number, event, ("buffer/consumer.py",))
+        interrupts.during(lambda: engine.run(receiver, through, sink, until_idle=True))  # noqa: B023
+        fill(store, [b"later"])
+        with suppress(CommitFailed):
+            engine.run(receiver, through, sink, until_idle=True)
+        receiver.close()
+        acked = range(len(PAYLOADS) + 1 - len(kept(store)))
+        if gone := {[*PAYLOADS, b"later"][sequence] for sequence in acked} - set(sink.values):
+            lost.append(f"{gone} after an interrupt at {interrupts.place}")
+        if interrupts.place is None:
+            break
+    assert not lost, "\n".join(lost)
+    assert number > 10

@@ -1,0 +1,644 @@
+"""A run of the engine: what reaches the sink, what is committed, how it ends, what it counts, and how it is held."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from penstock import Record
+from penstock.engine import (
+    BatchEngine,
+    CommitMode,
+    DeadLetter,
+    DlqPolicy,
+    Drop,
+    EngineConfig,
+    EngineStats,
+    Keep,
+    MemoryGuard,
+    MemoryTransport,
+    WorkBatch,
+    block_loop,
+)
+from penstock.engine.receiving import Verdict
+from penstock.errors import InvalidInput, ReceiveFailed, SinkFailed
+from tests.engine.doubles import (
+    Clock,
+    Fault,
+    Faults,
+    Heap,
+    Scripted,
+    Sink,
+    TimedShutdown,
+    Watched,
+    regulated,
+    through,
+)
+from tests.waiting import Background, Gate
+
+QUICK = EngineConfig(recv_timeout=0)
+
+
+def holding(count: int, size: int = 1, **more: Any) -> MemoryTransport:
+    transport = MemoryTransport(**more)
+    transport.send(Record(b"%d" % (number % 10) * size) for number in range(count))
+    return transport
+
+
+def run(receiver: Any, process: Any = through, sink: Any = None, **more: Any) -> EngineStats:
+    """Run a new engine until nothing is left."""
+    engine = BatchEngine(more.pop("config", QUICK), dlq=more.pop("dlq", DlqPolicy.reject()))
+    return engine.run(receiver, process, sink or Sink(), until_idle=True, **more)
+
+
+# Fan-out and collapse
+
+
+@pytest.mark.parametrize("sub_block_bytes", [None, 2])
+def test_a_fan_out_of_1_to_2_sinks_2n_and_commits_exactly_the_n_tokens_once(sub_block_bytes: int | None) -> None:
+    receiver, sink = Watched(holding(10)), Sink()
+    run(receiver, lambda batch: batch.map_records(lambda some: [*some, *some]), sink, sub_block_bytes=sub_block_bytes)
+    assert (len(sink.values), receiver.commits) == (20, [tuple(range(10))])
+
+
+def test_a_collapse_to_none_commits_the_n_tokens_and_the_sink_is_not_called() -> None:
+    receiver, sink = Watched(holding(10)), Sink()
+    run(receiver, lambda batch: batch.map_records(lambda some: []), sink)
+    assert (sink.batches, receiver.commits) == ([], [tuple(range(10))])
+
+
+def test_a_collapse_to_none_reaches_a_sink_that_commits_with_the_tokens() -> None:
+    receiver, sink = Watched(holding(10)), Sink()
+    run(receiver, lambda batch: batch.map_records(lambda some: []), sink, commit=CommitMode.SINK_MANAGED)
+    assert (sink.tokens, sink.values, receiver.commits) == ([tuple(range(10))], [], [])
+
+
+@pytest.mark.parametrize("tokens", [(), (0,), (99,), (0, 1, 2, 3)])
+def test_whatever_tokens_process_returns_those_of_the_input_are_committed(tokens: tuple[int, ...]) -> None:
+    receiver = Scripted(WorkBatch([Record(b"a")], (0, 1)))
+    run(receiver, lambda batch: WorkBatch(batch.records, tokens))
+    assert receiver.commits == [(0, 1)]
+
+
+@pytest.mark.parametrize("tokens", [(), (99,)])
+def test_whatever_tokens_process_returns_the_sink_gets_those_of_the_input(tokens: tuple[int, ...]) -> None:
+    sink = Sink()
+    run(Scripted(WorkBatch([Record(b"a")], (0, 1))), lambda batch: WorkBatch(batch.records, tokens), sink)
+    assert sink.tokens == [(0, 1)]
+
+
+# Commit modes
+
+
+def test_the_engine_commits_each_block_once_after_its_sink() -> None:
+    receiver = Watched(holding(4))
+    run(receiver, sink=Sink(receiver.journal), config=EngineConfig(max_records=2, recv_timeout=0))
+    assert [name for name, _ in receiver.journal] == ["recv", "sink", "commit", "recv", "sink", "commit", "recv"]
+
+
+def test_a_sink_that_commits_decides() -> None:
+    receiver = Watched(holding(4))
+    run(receiver, sink=Sink(commits_in=receiver), commit="sink_managed")
+    assert receiver.commits == [(0, 1, 2, 3)]
+
+
+def test_the_engine_does_not_commit_for_a_sink_that_does_not() -> None:
+    receiver = Watched(holding(4))
+    run(receiver, commit=CommitMode.SINK_MANAGED)
+    assert receiver.commits == []
+
+
+@pytest.mark.parametrize("commit", CommitMode)
+def test_a_block_without_tokens_commits_nothing(commit: CommitMode) -> None:
+    receiver, sink = Scripted(WorkBatch([Record(b"a")])), Sink()
+    run(receiver, sink=sink, commit=commit)
+    assert (receiver.commits, sink.tokens) == ([], [()])
+
+
+@pytest.mark.parametrize("commit", CommitMode)
+def test_a_receive_of_nothing_is_no_block(commit: CommitMode) -> None:
+    receiver, sink = Scripted(WorkBatch(())), Sink()
+    run(receiver, lambda batch: pytest.fail("it was processed"), sink, commit=commit)
+    assert (receiver.commits, sink.batches) == ([], [])
+
+
+def test_a_block_of_tokens_alone_is_committed() -> None:
+    receiver = Scripted(WorkBatch((), (3,)))
+    run(receiver, lambda batch: pytest.fail("it was processed"))
+    assert receiver.commits == [(3,)]
+
+
+# How a run ends
+
+
+def test_until_idle_ends_when_nothing_is_left() -> None:
+    assert run(holding(5), config=EngineConfig(max_records=2, recv_timeout=0)).processed == 5
+
+
+def test_without_until_idle_it_goes_on_after_an_empty_receive() -> None:
+    shutdown, transport, sink = threading.Event(), MemoryTransport(), Sink()
+    is_empty = iter([lambda: transport.inject(b"late"), shutdown.set])
+
+    class Waiting(Watched):
+        def recv(self, *args: Any, **more: Any) -> WorkBatch:
+            block = super().recv(*args, **more)
+            if block.is_empty:
+                next(is_empty)()
+            return block
+
+    BatchEngine(QUICK).run(Waiting(transport), through, sink, shutdown=shutdown)
+    assert sink.values == [b"late"]
+
+
+def test_a_shutdown_that_is_set_before_receives_nothing() -> None:
+    receiver, shutdown = Watched(holding(1)), threading.Event()
+    shutdown.set()
+    BatchEngine(QUICK).run(receiver, through, Sink(), shutdown=shutdown)
+    assert receiver.recvs == 0
+
+
+def test_a_shutdown_ends_the_run_after_the_current_block_which_is_committed() -> None:
+    receiver, shutdown = Watched(holding(4)), threading.Event()
+    engine = BatchEngine(EngineConfig(max_records=2, recv_timeout=0))
+    engine.run(receiver, through, lambda batch: shutdown.set(), shutdown=shutdown)
+    assert (receiver.recvs, receiver.commits) == (1, [(0, 1)])
+
+
+def test_a_shutdown_from_another_thread_ends_a_run_that_waits() -> None:
+    shutdown, waits = threading.Event(), threading.Event()
+    receiver = Scripted(when_done=waits.set)
+    running = Background(lambda: BatchEngine().run(receiver, through, Sink(), shutdown=shutdown))
+    assert waits.wait(60)
+    shutdown.set()
+    assert running.result() == EngineStats()
+
+
+def test_an_engine_runs_again_after_a_failure() -> None:
+    engine, sink = BatchEngine(QUICK), Sink(faults=Faults(("sink", 0)))
+    transport = holding(2)
+    with pytest.raises(SinkFailed):
+        engine.run(transport, through, sink, until_idle=True)
+    engine.run(transport, through, sink, until_idle=True)
+    assert (len(sink.values), transport.committed_sequence) == (2, 1)
+
+
+def test_a_second_run_at_the_same_time_is_refused() -> None:
+    engine, gate = BatchEngine(QUICK), Gate()
+    running = Background(lambda: engine.run(holding(1), through, lambda batch: gate(), until_idle=True))
+    gate.wait_for_somebody()
+    with pytest.raises(InvalidInput, match="is running already"):
+        engine.run(holding(1), through, Sink(), until_idle=True)
+    gate.open()
+    running.result()
+
+
+def test_a_receiver_that_returns_no_work_batch_fails_the_receive() -> None:
+    receiver = Scripted()
+    receiver.blocks.append([Record(b"a")])  # type: ignore[arg-type]
+    with pytest.raises(ReceiveFailed, match="recv must return a WorkBatch, not list"):
+        run(receiver)
+
+
+# Stats and metrics
+
+
+def judge(record: Record) -> Verdict:
+    verdicts: dict[bytes, Verdict] = {b"0": Keep, b"1": Drop}
+    return verdicts.get(record.value) or DeadLetter.of(record, "bad", stage="recv")
+
+
+EXPECTED = EngineStats(received=3, processed=1, errors=0, filtered=1, dead_lettered=1, bytes=1)
+
+
+def test_the_stats_count_what_was_done() -> None:
+    assert run(holding(3, filters=[judge]), dlq=DlqPolicy.discard()) == EXPECTED
+
+
+def test_the_stats_go_on_over_runs() -> None:
+    engine = BatchEngine(QUICK)
+    for _ in range(2):
+        engine.run(holding(3), through, Sink(), until_idle=True)
+    assert (engine.stats.received, engine.stats.processed, engine.stats.bytes) == (6, 6, 6)
+
+
+def test_a_block_that_failed_is_an_error_and_is_not_processed() -> None:
+    engine = BatchEngine(QUICK)
+    with pytest.raises(SinkFailed):
+        engine.run(holding(3), through, Sink(faults=Faults(("sink", 0))), until_idle=True)
+    assert engine.stats == EngineStats(received=3, errors=1, bytes=3)
+
+
+def test_an_interrupt_is_no_error_of_the_engine() -> None:
+    engine = BatchEngine(QUICK)
+
+    def interrupted(batch: WorkBatch) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(holding(3), through, interrupted, until_idle=True)
+    assert engine.stats.errors == 0
+
+
+@pytest.mark.parametrize("field", ["received", "processed", "filtered", "dead_lettered", "bytes"])
+def test_the_metrics_count_what_the_stats_count(field: str) -> None:
+    before = metric(f"engine_{field}_total")
+    run(holding(3, filters=[judge]), dlq=DlqPolicy.discard())
+    assert metric(f"engine_{field}_total") - before == getattr(EXPECTED, field)
+
+
+def test_the_metrics_count_errors() -> None:
+    before = metric("engine_errors_total")
+    with pytest.raises(SinkFailed):
+        run(holding(1), sink=Sink(faults=Faults(("sink", 0))))
+    assert metric("engine_errors_total") - before == 1
+
+
+def test_the_size_of_the_last_block_is_a_metric() -> None:
+    run(holding(7, 3))
+    assert metric("recv_block_bytes") == 21
+
+
+def metric(name: str) -> float:
+    return REGISTRY.get_sample_value(f"penstock_{name}") or 0.0
+
+
+# The ticker
+
+
+def tick_at(times: list[float], block_seconds: float, blocks: int, interval: float, fn: Any = None) -> list[float]:
+    """When the ticker was called, with blocks that take so long."""
+    clock = Clock()
+
+    def sink(batch: WorkBatch) -> None:
+        clock.now += block_seconds
+
+    def note() -> None:
+        times.append(clock.now)
+        if fn is not None:
+            fn()
+
+    engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0), clock=clock)
+    engine.run(holding(blocks), through, sink, ticker=(interval, note), until_idle=True)
+    return times
+
+
+def test_the_ticker_comes_first_after_one_interval_and_then_on_time() -> None:
+    assert tick_at([], 1.0, 6, 2.0) == [2.0, 4.0, 6.0]
+
+
+def test_the_ticker_does_not_come_before_its_interval() -> None:
+    assert tick_at([], 1.0, 6, 7.0) == []
+
+
+def test_times_that_the_ticker_missed_are_made_up_for_once() -> None:
+    assert tick_at([], 5.0, 2, 2.0) == [5.0, 10.0]
+
+
+def test_times_that_the_ticker_missed_do_not_come_one_by_one() -> None:
+    clock, ticks = Clock(), list[float]()
+    seconds = iter([9.0])
+
+    def sink(batch: WorkBatch) -> None:
+        clock.now += next(seconds, 0.0)
+
+    engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0), clock=clock)
+    engine.run(holding(5), through, sink, ticker=(2.0, lambda: ticks.append(clock.now)), until_idle=True)
+    assert ticks == [9.0]
+
+
+def test_the_ticker_does_not_drift() -> None:
+    assert tick_at([], 1.5, 6, 2.0) == [3.0, 4.5, 6.0, 9.0]
+
+
+def test_a_ticker_that_raises_is_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise Fault("no report today")
+
+    assert tick_at([], 1.0, 3, 1.0, fail) == [1.0, 2.0, 3.0]
+    assert caplog.messages.count("the ticker failed; the loop goes on") == 3
+
+
+def test_a_receive_waits_no_longer_than_until_the_ticker_is_due() -> None:
+    receiver, clock = Scripted(), Clock()
+    engine = BatchEngine(EngineConfig(recv_timeout=50), clock=clock)
+    engine.run(receiver, through, Sink(), ticker=(2.0, lambda: None), until_idle=True)
+    assert receiver.limits[0][2] == 2.0
+
+
+def test_a_receive_waits_for_its_timeout_where_nothing_ticks() -> None:
+    receiver = Scripted()
+    BatchEngine(EngineConfig(recv_timeout=50)).run(receiver, through, Sink(), until_idle=True)
+    assert receiver.limits[0][2] == 50
+
+
+def test_the_ticker_ticks_while_the_gate_holds() -> None:
+    clock, heap, ticks = Clock(), Heap(1.0), list[float]()
+    engine = BatchEngine(QUICK, regulation=regulated(heap.guard), clock=clock)
+    engine.run(
+        holding(1),
+        through,
+        Sink(),
+        ticker=(2.0, lambda: ticks.append(clock.now)),
+        shutdown=TimedShutdown(clock, 5.0),
+    )
+    assert ticks == [pytest.approx(2.0), pytest.approx(4.0)]
+
+
+# Limits
+
+
+def test_a_receive_gets_no_more_records_than_the_config_says() -> None:
+    receiver = Scripted()
+    BatchEngine(EngineConfig(max_records=7, recv_timeout=0)).run(receiver, through, Sink(), until_idle=True)
+    assert receiver.limits[0][0] == 7
+
+
+def test_a_receive_gets_no_more_records_than_the_budget_says() -> None:
+    receiver = Scripted()
+    engine = BatchEngine(QUICK, regulation=regulated(Heap().guard, record_cap=5))
+    engine.run(receiver, through, Sink(), until_idle=True)
+    assert receiver.limits[0][0] == 5
+
+
+def test_a_receive_has_no_limit_in_bytes_without_regulation() -> None:
+    receiver = Scripted()
+    BatchEngine(QUICK, regulation=None).run(receiver, through, Sink(), until_idle=True)
+    assert receiver.limits[0][1] is None
+
+
+def budgets(engine: BatchEngine, receiver: Scripted | Watched, sink: Any, **more: Any) -> list[int | None]:
+    """The limits in bytes that the receiver was given."""
+    engine.run(receiver, through, sink, until_idle=True, **more)
+    return [most for _, most, _ in receiver.limits]
+
+
+def test_quick_blocks_let_the_budget_grow_up_to_its_most() -> None:
+    engine = BatchEngine(QUICK, regulation=regulated(Heap().guard), clock=Clock())
+    assert budgets(engine, Watched(holding(100, 5)), Sink()) == [100, 150, 200, 200, 200]
+
+
+def test_slow_blocks_halve_the_budget_down_to_its_floor() -> None:
+    clock = Clock()
+
+    def slow(batch: WorkBatch) -> None:
+        clock.now += 60
+
+    engine = BatchEngine(QUICK, regulation=regulated(Heap().guard), clock=clock)
+    assert budgets(engine, Watched(holding(20, 10)), slow)[:5] == [100, 50, 25, 12, 10]
+
+
+def test_a_block_has_no_more_bytes_than_the_budget_it_was_received_with() -> None:
+    sizes: list[int] = []
+    engine = BatchEngine(QUICK, regulation=regulated(Heap().guard), clock=Clock())
+    given = budgets(engine, Watched(holding(100, 7)), lambda batch: sizes.append(batch.total_bytes))
+    assert all(size <= most for size, most in zip(sizes, given, strict=False) if most is not None)
+
+
+@pytest.mark.parametrize(
+    ("budget", "sub_block_bytes", "expected"),
+    [(40, 20, 20), (20, 40, 20), (40, None, 40), (None, 20, 20), (None, None, 100), (40, 0, 10)],
+)
+def test_the_size_of_a_piece_is_the_smaller_of_budget_and_sub_block(
+    budget: int | None, sub_block_bytes: int | None, expected: int
+) -> None:
+    regulation = None if budget is None else regulated(Heap().guard, start_bytes=budget)
+    sizes: list[int] = []
+    BatchEngine(QUICK, regulation=regulation).run(
+        Scripted(WorkBatch([Record(b"x" * 10)] * 10)),
+        through,
+        lambda batch: sizes.append(batch.total_bytes),
+        sub_block_bytes=sub_block_bytes,
+        until_idle=True,
+    )
+    assert sizes == [expected] * (100 // expected) + [100 % expected] * (100 % expected > 0)
+
+
+def test_the_budget_is_a_metric() -> None:
+    BatchEngine(QUICK, regulation=regulated(Heap().guard, start_bytes=77), clock=Clock())
+    assert metric("byte_budget") == 77
+
+
+# The hold
+
+
+class Held:
+    """An engine whose memory is full, with time that passes by waiting."""
+
+    def __init__(self, receiver: Any, share: float = 1.0, until: float = 1e9) -> None:
+        self.clock, self.heap = Clock(), Heap(share)
+        self.receiver = receiver
+        self.shutdown = TimedShutdown(self.clock, until)
+        self.engine = BatchEngine(QUICK, regulation=regulated(self.heap.guard), clock=self.clock)
+        self.sunk: list[tuple[int, int]] = []  # when, in seconds, and how many bytes
+
+    def sink(self, batch: WorkBatch) -> None:
+        self.sunk.append((round(self.clock.now), batch.total_bytes))
+
+    def run(self, **more: Any) -> Held:
+        self.engine.run(self.receiver, through, self.sink, shutdown=self.shutdown, **more)
+        return self
+
+
+def test_a_full_memory_holds_the_receiver() -> None:
+    held = Held(Watched(holding(5)), until=29.0).run()
+    assert held.receiver.recvs == 0
+
+
+def test_a_hold_ends_when_the_pressure_does() -> None:
+    held = Held(Watched(holding(5)))
+    held.run(ticker=(3.0, lambda: setattr(held.heap, "share", 0.0)), until_idle=True)
+    assert [at for at, _ in held.sunk] == [3.0]
+
+
+def test_a_hold_lasts_until_the_lower_bound() -> None:
+    """At 0.7, between the bounds, nothing changes: a hold holds on."""
+    held = Held(Watched(holding(5)), until=20.0)
+    held.run(ticker=(3.0, lambda: setattr(held.heap, "share", 0.7)))
+    assert held.receiver.recvs == 0
+
+
+def test_pressure_between_the_bounds_does_not_begin_a_hold() -> None:
+    held = Held(Watched(holding(5)), share=0.7).run(until_idle=True)
+    assert [at for at, _ in held.sunk] == [0.0]
+
+
+def test_after_30_seconds_without_relief_one_block_of_floor_size_is_admitted() -> None:
+    held = Held(Watched(holding(10, 10)), until=59.0).run()
+    assert held.sunk == [(30.0, 10)]
+
+
+def test_after_30_more_seconds_another_one_is_admitted() -> None:
+    held = Held(Watched(holding(10, 10)), until=95.0).run()
+    assert held.sunk == [(30.0, 10), (60.0, 10), (90.0, 10)]
+
+
+def test_a_block_that_is_admitted_in_spite_of_the_pressure_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    Held(Watched(holding(10, 10)), until=59.0).run()
+    (warning,) = [record for record in caplog.records if "no relief" in record.message]
+    assert warning.levelname == "WARNING"
+    assert "no relief for 30 s at a pressure of 1.00" in warning.message
+
+
+def test_relief_begins_the_30_seconds_anew() -> None:
+    held = Held(Watched(Scripted()), until=50.0)
+    times = iter([(20.0, 0.0), (21.0, 1.0)])
+    change = next(times)
+
+    def tick() -> None:
+        nonlocal change
+        if held.clock.now >= change[0]:
+            held.heap.share = change[1]
+            change = next(times, (1e9, 0.0))
+
+    held.receiver = Watched(Pausing(held.clock))
+    held.run(ticker=(1.0, tick))
+    assert all(20.0 <= at < 21.5 for at in held.receiver._receiver.asked)
+
+
+class Pausing(Scripted):
+    """A receiver that has nothing, and takes a tenth of a second to say so."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.asked: list[float] = []
+
+    def recv(self, *args: Any, **more: Any) -> WorkBatch:
+        self.asked.append(self._clock.now)
+        self._clock.now += 0.1
+        return super().recv(*args, **more)
+
+
+class InHand(Scripted):
+    """A receiver that has all of its blocks in memory, and hears of holds."""
+
+    def __init__(self, *blocks: WorkBatch) -> None:
+        super().__init__(*blocks)
+        self.heard: list[str] = []
+
+    @property
+    def in_hand(self) -> bool:
+        return bool(self.blocks)
+
+    def pause(self) -> None:
+        self.heard.append("pause")
+
+    def resume(self) -> None:
+        self.heard.append("resume")
+
+
+def test_what_a_receiver_has_in_hand_is_drained_while_the_gate_holds() -> None:
+    held = Held(InHand(*[WorkBatch([Record(b"x")], (number,)) for number in range(3)]), until=10.0).run()
+    assert ([at for at, _ in held.sunk], held.receiver.commits) == ([0.0, 0.0, 0.0], [(0,), (1,), (2,)])
+
+
+def test_when_nothing_is_in_hand_any_more_the_gate_holds() -> None:
+    held = Held(InHand(WorkBatch([Record(b"x")], (0,))), until=10.0).run()
+    assert len(held.receiver.limits) == 1
+
+
+def test_a_receiver_hears_of_a_hold_once_and_of_its_end() -> None:
+    held = Held(InHand())
+    held.run(ticker=(3.0, lambda: setattr(held.heap, "share", 0.0)), until_idle=True)
+    assert held.receiver.heard == ["pause", "resume"]
+
+
+def test_a_run_that_ends_in_a_hold_lets_the_receiver_go_on() -> None:
+    assert Held(InHand(), until=5.0).run().receiver.heard == ["pause", "resume"]
+
+
+def test_a_run_that_fails_in_a_hold_lets_the_receiver_go_on() -> None:
+    held = Held(InHand(WorkBatch([Record(b"x")], (0,))))
+    with pytest.raises(SinkFailed):
+        held.engine.run(held.receiver, through, Sink(faults=Faults(("sink", 0))), shutdown=held.shutdown)
+    assert held.receiver.heard == ["pause", "resume"]
+
+
+def test_a_hold_halves_the_budget() -> None:
+    held = Held(InHand(*[WorkBatch([Record(b"x")], (number,)) for number in range(3)]), until=10.0).run()
+    given = [most for _, most, _ in held.receiver.limits]
+    assert given == sorted(given, reverse=True)
+    assert given[-1] < given[0] <= 100
+
+
+def test_a_hold_is_a_metric_and_its_end_too() -> None:
+    pauses, paused = metric("inbound_pauses_total"), list[float]()
+    held = Held(InHand(), until=5.0)
+    held.run(ticker=(1.0, lambda: paused.append(metric("inbound_paused"))))
+    assert (metric("inbound_pauses_total") - pauses, paused[0] - metric("inbound_paused")) == (1, 1)
+
+
+def test_the_pressure_is_a_metric() -> None:
+    Held(InHand(), share=0.875, until=1.0).run()
+    assert metric("pressure_ratio") == 0.875
+
+
+def test_memory_is_given_back_at_the_edge_of_a_hold_and_each_second_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr(block_loop, "give_memory_back", lambda: given_back.append(1))
+    Held(InHand(), until=5.5).run()
+    assert len(given_back) == 1 + 5
+
+
+def test_leases_alone_can_hold() -> None:
+    guard, clock = MemoryGuard(1000), Clock()
+    engine = BatchEngine(QUICK, regulation=regulated(guard), clock=clock)
+    receiver = Watched(holding(1))
+    with guard.lease(900):
+        engine.run(receiver, through, Sink(), shutdown=TimedShutdown(clock, 10.0))
+    assert receiver.recvs == 0
+
+
+def test_without_regulation_nothing_holds() -> None:
+    engine = BatchEngine(QUICK, regulation=None)
+    engine.guard.add(1 << 60)
+    assert engine.run(holding(3), through, Sink(), until_idle=True).processed == 3
+
+
+# What cannot be run
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_records", 0),
+        ("max_records", 1.5),
+        ("recv_timeout", -1),
+        ("recv_timeout", "1"),
+        ("parse_format", "xml"),
+        ("parse_error_action", "ignore"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        EngineConfig(**{field: value})
+
+
+BAD: dict[str, Callable[[], object]] = {
+    "config must be": lambda: BatchEngine({"max_records": 1}),  # type: ignore[arg-type]
+    "dlq must be": lambda: BatchEngine(dlq=lambda letters: None),  # type: ignore[arg-type]
+    "regulation must be": lambda: BatchEngine(regulation=True),  # type: ignore[arg-type]
+    "process must be": lambda: BatchEngine().run(Scripted(), None, Sink()),  # type: ignore[arg-type]
+    "sink must be": lambda: BatchEngine().run(Scripted(), through, []),  # type: ignore[arg-type]
+    "commit must be": lambda: BatchEngine().run(Scripted(), through, Sink(), commit="never"),
+    "sub_block_bytes must be": lambda: BatchEngine().run(Scripted(), through, Sink(), sub_block_bytes=-1),
+    "ticker must be": lambda: BatchEngine().run(Scripted(), through, Sink(), ticker=(1.0, "fn")),  # type: ignore[arg-type]
+    "ticker's seconds must be": lambda: BatchEngine().run(Scripted(), through, Sink(), ticker=(0, print)),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_run_is_refused(what: str) -> None:
+    with pytest.raises(InvalidInput, match=what):
+        BAD[what]()
+
+
+def test_an_engine_can_run_after_what_it_refused() -> None:
+    engine = BatchEngine(QUICK)
+    with pytest.raises(InvalidInput):
+        engine.run(Scripted(), through, Sink(), commit="never")
+    assert engine.run(holding(1), through, Sink(), until_idle=True).processed == 1

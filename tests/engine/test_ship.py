@@ -1,0 +1,449 @@
+"""`ship`: from queues on this host into a buffer. Nothing is lost, and nothing comes twice but after a crash."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from penstock import Consumer, DurableEventQueue, EventQueue, ProducerConfig
+from penstock.buffer import Manifest
+from penstock.engine import EngineStats, QueueReceiver, ship, shipping
+from penstock.errors import Closed, EngineError, InvalidInput, NotFound, SinkFailed, StorageError
+from penstock.queue import MsgspecCodec
+from penstock.storage import ObjectStore
+from penstock.testing import Fault, FaultyStore
+from tests.processes import Parent, Start
+from tests.waiting import Background, Bell
+
+
+def numbered(first: int, stop: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(first, stop)]
+
+
+def shipped(where: str | Path | ObjectStore) -> list[bytes]:
+    """Everything that is in the buffer, in its order."""
+    with Consumer(where) as consumer:
+        return [value for batch in consumer for value in batch.entries]
+
+
+def left_in(path: Path) -> list[bytes]:
+    with DurableEventQueue(path) as queue:
+        return [event.event for event in queue.iterate()]
+
+
+def fill(path: Path, events: list[bytes]) -> Path:
+    with DurableEventQueue(path) as queue:
+        queue.push_many(events)
+    return path
+
+
+@pytest.fixture
+def where(fresh_name: str) -> str:
+    return f"memory://{fresh_name}"
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[DurableEventQueue[bytes]]:
+    with DurableEventQueue(tmp_path / "queue") as queue:
+        yield queue
+
+
+@pytest.fixture
+def stop() -> Iterator[Event]:
+    """Set at the end, whatever happened: no shipper outlives its test."""
+    stop = Event()
+    yield stop
+    stop.set()
+
+
+@pytest.fixture
+def committed(monkeypatch: pytest.MonkeyPatch) -> Bell:
+    """Rings when a block is acked in its queue."""
+    bell, commit = Bell(), QueueReceiver.commit
+
+    def ringing(receiver: QueueReceiver, tokens: Any) -> None:
+        commit(receiver, tokens)
+        bell()
+
+    monkeypatch.setattr(QueueReceiver, "commit", ringing)
+    return bell
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(shipping, "_LOOK_AGAIN", 0.005)
+
+
+# --- one queue
+
+
+def test_an_open_queue_is_shipped_while_its_application_pushes(
+    queue: DurableEventQueue[bytes], where: str, stop: Event, committed: Bell
+) -> None:
+    shipper = Background(lambda: ship(queue, where, stop=stop))
+    queue.push_many(numbered(0, 100))
+    committed.wait()
+    for number in range(100, 600):
+        queue.push(b"%06d" % number)
+    stop.set()
+    stats = shipper.result()
+    assert stats.processed >= 100
+    assert shipped(where) + [event.event for event in queue.iterate()] == numbered(0, 600)
+    assert len(queue) == 600 - stats.processed
+
+
+def test_an_open_queue_can_be_used_after_it_was_shipped(queue: DurableEventQueue[bytes], where: str) -> None:
+    queue.push_many(numbered(0, 10))
+    assert ship(queue, where, until_idle=True).processed == 10
+    queue.push(b"next")
+    taken = queue.pop()
+    assert taken is not None
+    assert taken.event == b"next"
+    queue.ack(taken.id)
+    assert queue.is_empty
+
+
+def test_what_was_stopped_half_way_can_be_taken_by_others_at_once(
+    queue: DurableEventQueue[bytes], where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.push_many([bytes(9 << 20)] * 3)  # a block has 16 MiB, and so one of these
+    commit = QueueReceiver.commit
+
+    def last(receiver: QueueReceiver, tokens: Any) -> None:
+        commit(receiver, tokens)
+        stop.set()
+
+    monkeypatch.setattr(QueueReceiver, "commit", last)
+    assert ship(queue, where, stop=stop).processed == 1
+    assert (len(queue), queue.ready_len()) == (2, 2)
+
+
+def test_a_path_is_opened_and_closed_again(tmp_path: Path, where: str) -> None:
+    path = fill(tmp_path / "queue", numbered(0, 1000))
+    stats = ship(path, where, until_idle=True)
+    assert (stats.processed, stats.bytes) == (1000, 6000)
+    assert left_in(path) == []
+    assert shipped(where) == numbered(0, 1000)
+
+
+def test_the_order_of_events_is_kept_over_many_blocks(queue: DurableEventQueue[bytes], where: str) -> None:
+    large = bytes(64 << 10)
+    for first in range(0, 600, 60):
+        queue.push_many([number + large for number in numbered(first, first + 60)])
+    ship(queue, where, until_idle=True)
+    assert [value[:6] for value in shipped(where)] == numbered(0, 600)
+    assert len(Manifest.read(where).entries) >= 3, "it was one block, and says nothing about their order"
+
+
+def test_events_larger_than_the_budget_are_shipped_one_by_one(queue: DurableEventQueue[bytes], where: str) -> None:
+    events = [bytes([number]) * (17 << 20) for number in range(3)]
+    queue.push_many(events)
+    assert ship(queue, where, until_idle=True).processed == 3
+    assert shipped(where) == events
+
+
+def test_of_a_queue_with_a_codec_the_bytes_on_disk_are_shipped(tmp_path: Path, where: str) -> None:
+    codec = MsgspecCodec(dict[str, int])
+    with DurableEventQueue(tmp_path / "queue", codec=codec) as queue:
+        queue.push_many([{"a": 1}, {"b": 2}])
+        ship(queue, where, until_idle=True)
+        queue.push({"c": 3})
+    ship(tmp_path / "queue", where, until_idle=True)
+    assert shipped(where) == [codec.encode(event) for event in ({"a": 1}, {"b": 2}, {"c": 3})]
+
+
+def test_nothing_to_ship_is_no_error_and_writes_nothing(queue: DurableEventQueue[bytes], where: str) -> None:
+    assert ship(queue, where, until_idle=True) == EngineStats()
+    assert shipped(where) == []
+
+
+def test_a_stop_that_was_set_before_ships_nothing(queue: DurableEventQueue[bytes], where: str, stop: Event) -> None:
+    queue.push(b"stays")
+    stop.set()
+    assert ship(queue, where, stop=stop) == EngineStats()
+    assert queue.ready_len() == 1
+
+
+def test_two_queues_can_be_shipped_into_one_buffer(tmp_path: Path, where: str) -> None:
+    paths = [fill(tmp_path / str(first), numbered(first, first + 100)) for first in (0, 100)]
+    shippers = [Background(partial(ship, path, where, until_idle=True)) for path in paths]
+    assert [shipper.result().processed for shipper in shippers] == [100, 100]
+    assert sorted(shipped(where)) == numbered(0, 200)
+
+
+# --- a folder of queues
+
+
+def test_every_queue_of_a_folder_is_shipped(tmp_path: Path, where: str) -> None:
+    for number in range(3):
+        fill(tmp_path / f"worker-{number}", numbered(number * 10, number * 10 + 10))
+    (tmp_path / "no queue").mkdir()
+    (tmp_path / "file").write_text("no queue either")
+    assert ship(tmp_path, where, until_idle=True).processed == 30
+    assert shipped(where) == numbered(0, 30)
+    assert [left_in(tmp_path / f"worker-{number}") for number in range(3)] == [[], [], []]
+    assert list((tmp_path / "no queue").iterdir()) == []
+
+
+def hold(parent: Parent, path: str) -> None:
+    with DurableEventQueue(path):
+        parent.tell("open")
+        parent.wait()
+    parent.tell("closed")
+
+
+def test_until_idle_the_queue_that_another_process_holds_is_named_and_the_others_are_shipped(
+    tmp_path: Path, where: str, start: Start
+) -> None:
+    for number in range(3):
+        fill(tmp_path / f"worker-{number}", numbered(number * 10, number * 10 + 10))
+    assert start(hold, str(tmp_path / "worker-1")).hear() == "open"
+    with pytest.raises(StorageError, match=r"worker-1.*another process"):
+        ship(tmp_path, where, until_idle=True)
+    assert shipped(where) == numbered(0, 10) + numbered(20, 30)
+
+
+def test_a_queue_that_another_process_holds_is_shipped_once_it_is_released(
+    tmp_path: Path, where: str, start: Start, stop: Event, committed: Bell
+) -> None:
+    for number in range(2):
+        fill(tmp_path / f"worker-{number}", numbered(number * 10, number * 10 + 10))
+    holder = start(hold, str(tmp_path / "worker-0"))
+    assert holder.hear() == "open"
+    shipper = Background(lambda: ship(tmp_path, where, stop=stop))
+    committed.wait()
+    assert shipped(where) == numbered(10, 20)
+    holder.tell("close")
+    assert holder.hear() == "closed"
+    committed.wait()
+    stop.set()
+    assert shipper.result().processed == 20
+    assert sorted(shipped(where)) == numbered(0, 20)
+
+
+def test_a_queue_that_comes_later_is_shipped_too(tmp_path: Path, where: str, stop: Event, committed: Bell) -> None:
+    (tmp_path / "folder").mkdir()
+    shipper = Background(lambda: ship(tmp_path / "folder", where, stop=stop))
+    made = fill(tmp_path / "elsewhere", numbered(0, 10))
+    made.rename(tmp_path / "folder" / "new")
+    committed.wait()
+    stop.set()
+    assert shipper.result().processed == 10
+
+
+class Looks:
+    """Rings when the shipper has looked when a queue was changed last: before it opens it, and after it closed it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._look = shipping._last_change
+        self.bell = Bell()
+        self.before: list[Callable[[], object]] = []  # what happens before each look, first to last
+        monkeypatch.setattr(shipping, "_last_change", self)
+
+    def __call__(self, place: str) -> int:
+        if self.before:
+            self.before.pop(0)()
+        found = self._look(place)
+        self.bell()
+        return found
+
+
+def test_a_queue_of_a_folder_that_is_used_again_is_shipped_again(
+    tmp_path: Path, where: str, stop: Event, committed: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(monkeypatch)
+    fill(tmp_path / "queue", [b"first"])
+    shipper = Background(lambda: ship(tmp_path, where, stop=stop))
+    committed.wait()
+    looks.bell.wait(2)
+    fill(tmp_path / "queue", [b"second"])
+    committed.wait()
+    stop.set()
+    shipper.result()
+    assert shipped(where) == [b"first", b"second"]
+
+
+def test_what_is_pushed_right_after_the_shipper_closed_a_queue_is_shipped(
+    tmp_path: Path, where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its application opens the queue, pushes and closes it in the moment between the close and the next look."""
+    looks = Looks(monkeypatch)
+    fill(tmp_path / "queue", [b"first"])
+    looks.before = [lambda: None, lambda: fill(tmp_path / "queue", [b"second"])]
+    shipper = Background(lambda: ship(tmp_path, where, stop=stop))
+    looks.bell.wait(6)
+    stop.set()
+    shipper.result()
+    assert shipped(where) == [b"first", b"second"]
+
+
+def test_a_file_that_vanishes_while_the_shipper_looks_does_not_end_it(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that holds a queue deletes old files whenever it likes."""
+    fill(tmp_path / "queue", [b"event"])
+    (tmp_path / "queue" / "000001.log").write_bytes(b"")
+    scandir = os.scandir
+
+    def listed_then_deleted(path: str) -> Any:
+        found = list(scandir(path))
+        if path != str(tmp_path):
+            (tmp_path / "queue" / "000001.log").unlink(missing_ok=True)
+        return iter(found)
+
+    monkeypatch.setattr(os, "scandir", listed_then_deleted)
+    assert ship(tmp_path, where, until_idle=True).processed == 1
+
+
+@pytest.mark.parametrize("until_idle", [True, False])
+def test_where_nothing_is_there_is_no_queue(tmp_path: Path, where: str, until_idle: bool) -> None:
+    with pytest.raises(NotFound, match=r"there is no durable queue in .*nothing"):
+        ship(tmp_path / "nothing", where, until_idle=until_idle)
+
+
+def test_in_an_empty_folder_is_no_queue_and_none_is_made(tmp_path: Path, where: str) -> None:
+    with pytest.raises(NotFound, match="there is no durable queue in"):
+        ship(tmp_path, where, until_idle=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_queue_that_is_open_in_this_process_is_refused_by_its_path(
+    queue: DurableEventQueue[bytes], tmp_path: Path, where: str
+) -> None:
+    queue.push(b"stays")
+    with pytest.raises(StorageError):
+        ship(tmp_path / "queue", where, until_idle=True)
+    assert queue.ready_len() == 1
+
+
+# --- a store that fails
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER])
+def test_a_store_that_fails_for_a_while_is_tried_again_and_nothing_is_lost(
+    fault: Fault, queue: DurableEventQueue[bytes], where: str, stop: Event, committed: Bell
+) -> None:
+    store = FaultyStore(where, rates={})
+    store.inject(fault, operation="put", times=5)
+    queue.push_many(numbered(0, 100))
+    shipper = Background(lambda: ship(queue, store, stop=stop))
+    committed.wait()
+    stop.set()
+    assert shipper.result().errors == 5
+    assert store.planned == []
+    assert queue.is_empty
+    assert shipped(where) == numbered(0, 100)
+
+
+def test_until_idle_a_store_that_fails_is_an_error_and_nothing_is_acked(
+    queue: DurableEventQueue[bytes], where: str
+) -> None:
+    store = FaultyStore(where, rates={})
+    store.inject(Fault.ERROR_BEFORE, operation="put")
+    queue.push_many(numbered(0, 100))
+    with pytest.raises(SinkFailed) as failed:
+        ship(queue, store, until_idle=True)
+    assert isinstance(failed.value.__cause__, StorageError)
+    assert queue.ready_len() == len(queue) == 100
+    assert shipped(where) == []
+    ship(queue, store, until_idle=True)
+    assert shipped(where) == numbered(0, 100)
+
+
+def test_a_store_that_fails_by_chance_doubles_and_loses_nothing(
+    queue: DurableEventQueue[bytes], where: str, stop: Event, committed: Bell
+) -> None:
+    store = FaultyStore(where, seed=7, sleep=lambda _: None)
+    shipper = Background(lambda: ship(queue, store, stop=stop))
+    for first in range(0, 500, 10):
+        queue.push_many(numbered(first, first + 10))
+    while not queue.is_empty:
+        committed.wait()
+    stop.set()
+    shipper.result()
+    with store.quiet():
+        assert shipped(where) == numbered(0, 500)
+    assert store.met
+
+
+def test_a_store_that_fails_in_a_folder_is_tried_again_too(
+    tmp_path: Path, where: str, stop: Event, committed: Bell
+) -> None:
+    store = FaultyStore(where, rates={})
+    store.inject(Fault.ERROR_BEFORE, operation="put", times=3)
+    for number in range(2):
+        fill(tmp_path / str(number), numbered(number * 10, number * 10 + 10))
+    shipper = Background(lambda: ship(tmp_path, store, stop=stop))
+    committed.wait(2)
+    stop.set()
+    assert shipper.result().processed == 20
+    assert shipped(where) == numbered(0, 20)
+
+
+def test_a_stop_ends_the_wait_between_two_tries(
+    queue: DurableEventQueue[bytes], where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_FIRST_PAUSE", 3600.0)
+    store = FaultyStore(where, rates={})
+    store.inject(Fault.ERROR_BEFORE, operation="put", times=5)
+    tried, give_back = Bell(), QueueReceiver.rewind
+
+    def ringing(receiver: QueueReceiver) -> None:
+        give_back(receiver)
+        tried()
+
+    monkeypatch.setattr(QueueReceiver, "rewind", ringing)
+    queue.push(b"stays")
+    shipper = Background(lambda: ship(queue, store, stop=stop))
+    tried.wait()
+    stop.set()
+    assert shipper.result().processed == 0
+    assert queue.ready_len() == 1
+
+
+def test_what_trying_again_does_not_mend_is_raised(queue: DurableEventQueue[bytes], where: str) -> None:
+    queue.push(bytes(1000))
+    with pytest.raises(SinkFailed) as failed:
+        ship(queue, where, config=ProducerConfig(max_batch_bytes=100))
+    assert isinstance(failed.value.__cause__, InvalidInput)
+    assert queue.ready_len() == 1
+
+
+def test_a_queue_that_is_closed_meanwhile_ends_it(
+    queue: DurableEventQueue[bytes], where: str, stop: Event, committed: Bell
+) -> None:
+    shipper = Background(lambda: ship(queue, where, stop=stop))
+    queue.push(b"event")
+    committed.wait()
+    queue.close()
+    with pytest.raises(EngineError) as failed:
+        shipper.result()
+    assert isinstance(failed.value.__cause__, Closed)
+
+
+# --- arguments
+
+
+def test_what_is_no_queue_is_refused(where: str) -> None:
+    for nonsense in (None, 7, b"path", EventQueue(), object()):
+        with pytest.raises(InvalidInput, match="ship takes an open DurableEventQueue or a path"):
+            ship(nonsense, where)  # type: ignore[arg-type]
+
+
+def test_other_nonsense_is_refused(queue: DurableEventQueue[bytes], where: str) -> None:
+    queue.push(b"stays")
+    with pytest.raises(InvalidInput, match=r"stop must be a threading\.Event"):
+        ship(queue, where, stop=True, until_idle=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        ship(queue, where, until_idle=True, config="fast")  # type: ignore[arg-type]
+    for nowhere in ("", "nonsense://bucket", 7):
+        with pytest.raises(InvalidInput):
+            ship(queue, nowhere, until_idle=True)  # type: ignore[arg-type]
+    assert queue.ready_len() == 1
