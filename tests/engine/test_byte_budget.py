@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import REGISTRY
 
 from penstock.engine.byte_budget import ByteBudget, ByteBudgetConfig
 from penstock.errors import InvalidInput
+from tests.engine.readings import reading
 from tests.waiting import Background
 
 MIB = 1 << 20
@@ -159,9 +159,9 @@ def test_the_record_cap_is_that_of_the_config() -> None:
 
 def test_the_budget_is_a_metric() -> None:
     budget = ByteBudget(SMALL)
-    assert REGISTRY.get_sample_value("penstock_byte_budget") == 400
+    assert reading("penstock_byte_budget") == 400
     budget.observe(1, 1e9, 1.0)
-    assert REGISTRY.get_sample_value("penstock_byte_budget") == 200
+    assert reading("penstock_byte_budget") == 200
 
 
 def test_the_defaults_are_those_of_the_throughput_profile() -> None:

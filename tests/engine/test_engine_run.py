@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY
 
 from penstock import Record
 from penstock.engine import (
@@ -38,6 +37,7 @@ from tests.engine.doubles import (
     regulated,
     through,
 )
+from tests.engine.readings import reading
 from tests.waiting import Background, Gate
 
 QUICK = EngineConfig(recv_timeout=0)
@@ -263,7 +263,7 @@ def test_the_size_of_the_last_block_is_a_metric() -> None:
 
 
 def metric(name: str) -> float:
-    return REGISTRY.get_sample_value(f"penstock_{name}") or 0.0
+    return reading(f"penstock_{name}")
 
 
 # The ticker

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import REGISTRY
 
 from penstock.engine.inbound_gate import Admit, InboundGate
+from tests.engine.readings import reading
 
 
 class Said:
@@ -40,7 +40,7 @@ class Receiver:
 
 
 def metric(name: str) -> float:
-    return REGISTRY.get_sample_value(f"penstock_{name}") or 0.0
+    return reading(f"penstock_{name}")
 
 
 @settings(deadline=None)  # other tests run on the same cores

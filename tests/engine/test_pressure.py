@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import REGISTRY
 
 from penstock.engine.pressure import Hysteresis, Pressure, UnifiedPressure
 from penstock.errors import InvalidInput
+from tests.engine.readings import reading
 from tests.waiting import Background
 
 ANYTHING = st.floats(allow_nan=True, allow_infinity=True) | st.integers() | st.sampled_from([10**400, -(10**400)])
@@ -180,7 +180,7 @@ def test_the_last_level_is_told_without_reading_again() -> None:
 
 def test_the_level_is_a_metric() -> None:
     assert UnifiedPressure([Source(0.375)]).level == 0.375
-    assert REGISTRY.get_sample_value("penstock_pressure_ratio") == 0.375
+    assert reading("penstock_pressure_ratio") == 0.375
 
 
 @pytest.mark.parametrize(("hard", "level"), [(True, 1), (False, 0.25)])

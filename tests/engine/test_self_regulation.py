@@ -82,10 +82,10 @@ def test_a_regulation_cannot_be_changed() -> None:
 
 
 @given(st.sampled_from(list(PROFILES)), st.integers(1, 1 << 32))
-def test_a_block_is_at_most_an_eighth_of_the_memory(profile: str, limit: int) -> None:
+def test_a_block_is_at_most_a_thirty_second_part_of_the_memory(profile: str, limit: int) -> None:
     config = SelfRegulation(profile).config_for(MemoryGuard(limit))
     plan = PROFILES[profile]
-    most = min(plan.max_bytes, max(1, limit // 8))
+    most = min(plan.max_bytes, max(1, limit // 32))
     assert config.max_bytes == most
     assert config.start_bytes == min(plan.start_bytes, most)
     assert config.floor_bytes == min(plan.floor_bytes, max(1, most // 16))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from penstock import Consumer, DurableEventQueue, EventQueue, ProducerConfig
 from penstock.buffer import Manifest
 from penstock.engine import EngineStats, QueueReceiver, ship, shipping
 from penstock.errors import Closed, EngineError, InvalidInput, NotFound, SinkFailed, StorageError
-from penstock.queue import MsgspecCodec
+from penstock.queue import MsgspecCodec, opening_of
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.processes import Parent, Start
@@ -239,18 +238,17 @@ def test_a_queue_that_comes_later_is_shipped_too(tmp_path: Path, where: str, sto
 
 
 class Looks:
-    """Rings when the shipper has looked when a queue was changed last: before it opens it, and after it closed it."""
+    """Rings when the shipper has looked who opened a queue last: while it has it open, and then in each round."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._look = shipping._last_change
         self.bell = Bell()
         self.before: list[Callable[[], object]] = []  # what happens before each look, first to last
-        monkeypatch.setattr(shipping, "_last_change", self)
+        monkeypatch.setattr(shipping, "opening_of", self)
 
-    def __call__(self, place: str) -> int:
+    def __call__(self, place: str) -> bytes | None:
         if self.before:
             self.before.pop(0)()
-        found = self._look(place)
+        found = opening_of(place)
         self.bell()
         return found
 
@@ -273,33 +271,41 @@ def test_a_queue_of_a_folder_that_is_used_again_is_shipped_again(
 def test_what_is_pushed_right_after_the_shipper_closed_a_queue_is_shipped(
     tmp_path: Path, where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its application opens the queue, pushes and closes it in the moment between the close and the next look."""
+    """Its application opens the queue, pushes and closes it between the close and the next look."""
     looks = Looks(monkeypatch)
     fill(tmp_path / "queue", [b"first"])
     looks.before = [lambda: None, lambda: fill(tmp_path / "queue", [b"second"])]
     shipper = Background(lambda: ship(tmp_path, where, stop=stop))
-    looks.bell.wait(6)
+    looks.bell.wait(4)
     stop.set()
     shipper.result()
     assert shipped(where) == [b"first", b"second"]
 
 
-def test_a_file_that_vanishes_while_the_shipper_looks_does_not_end_it(
-    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+def test_a_queue_that_nobody_used_is_not_opened_again(
+    tmp_path: Path, where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that holds a queue deletes old files whenever it likes."""
+    looks = Looks(monkeypatch)
     fill(tmp_path / "queue", [b"event"])
-    (tmp_path / "queue" / "000001.log").write_bytes(b"")
-    scandir = os.scandir
+    monkeypatch.setattr(shipping, "_LOOK_AGAIN", 0.0)
+    shipper = Background(lambda: ship(tmp_path, where, stop=stop))
+    looks.bell.wait(2)
+    opening = opening_of(tmp_path / "queue")
+    looks.bell.wait(5)
+    stop.set()
+    shipper.result()
+    assert opening_of(tmp_path / "queue") == opening
 
-    def listed_then_deleted(path: str) -> Any:
-        found = list(scandir(path))
-        if path != str(tmp_path):
-            (tmp_path / "queue" / "000001.log").unlink(missing_ok=True)
-        return iter(found)
 
-    monkeypatch.setattr(os, "scandir", listed_then_deleted)
-    assert ship(tmp_path, where, until_idle=True).processed == 1
+def test_every_opening_of_a_queue_is_told_from_the_one_before(tmp_path: Path) -> None:
+    assert opening_of(tmp_path / "queue") is None
+    seen = []
+    for _ in range(3):
+        with DurableEventQueue(tmp_path / "queue") as queue:
+            queue.push(b"event")
+            seen.append(opening_of(tmp_path / "queue"))
+        assert opening_of(tmp_path / "queue") == seen[-1]
+    assert len(set(seen)) == 3
 
 
 @pytest.mark.parametrize("until_idle", [True, False])

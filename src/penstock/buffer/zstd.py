@@ -27,25 +27,29 @@ def compress(block: pa.Buffer) -> pa.Buffer:
 def decompress(frame: pa.Buffer, most: int) -> pa.Buffer:
     """Unpack exactly one frame of at most `most` bytes.
 
-    Raises `CorruptData` where it is no whole frame, has bytes after it, or would unpack to more. Memory grows with what
-    really comes out, never with what a header says will.
+    Raises `CorruptData` where it is no whole frame, has bytes after it, or would unpack to more. Memory is used for
+    what really comes out, never for what a header says will.
     """
     claimed = _check_frame(memoryview(frame).cast("B"), most)
-    sink = pa.BufferOutputStream()
+    # A stream grows by doubling, and keeps that. Memory of the right size is used only as far as it is written to.
+    exact = None if claimed is None else pa.allocate_buffer(claimed)
+    growing = pa.BufferOutputStream()
+    sink: pa.NativeFile = growing if exact is None else pa.FixedSizeBufferWriter(exact)
     size = 0
     try:
         for piece in _pieces(frame):
             size += piece.size
             if size > most:
                 raise CorruptData(f"the block would decompress beyond max_batch_bytes = {most}")
-            sink.write(piece)
+            if claimed is None or size <= claimed:
+                sink.write(piece)
     except MemoryError:
         raise  # Arrow's is one of those below too, and says nothing about the frame
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"the zstd frame does not decompress: {error}") from error
     if claimed is not None and size != claimed:
         raise CorruptData(f"the zstd frame unpacks to {size} bytes, and says {claimed}")
-    return sink.getvalue()
+    return growing.getvalue() if exact is None else exact
 
 
 def _pieces(frame: pa.Buffer) -> Iterator[pa.Buffer]:

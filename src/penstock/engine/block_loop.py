@@ -210,14 +210,18 @@ class Inbound:
         """
         if self._gate is None or self._governor is None:
             return True
+        admitted = self._gate.evaluate()
         budget = self._governor.budget
         self.byte_budget, self.record_cap = budget.byte_budget, budget.record_cap
         now = self._clock()
-        if self._gate.evaluate() is Admit.YES:
+        if admitted is Admit.YES:
             self._held_since = None
             return True
         if self._held_since is None:
             self._held_since = self._tidied = now
+        if now - self._tidied >= _TIDY_EVERY:
+            self._tidied = now
+            give_memory_back()
         if getattr(self._receiver, "in_hand", False):
             return True
         if now - self._held_since >= LONGEST_HOLD:
@@ -229,9 +233,6 @@ class Inbound:
             self._held_since = now
             self.byte_budget = budget.floor_bytes
             return True
-        if now - self._tidied >= _TIDY_EVERY:
-            self._tidied = now
-            give_memory_back()
         return False
 
     def note(self, block: WorkBatch, seconds: float) -> None:
@@ -254,6 +255,8 @@ class Inbound:
     def pause(self) -> None:
         """Hold: called by the gate at the edge."""
         _call_if_there(self._receiver, "pause")
+        if self._governor is not None:
+            self._governor.budget.hold()
         give_memory_back()
 
     def resume(self) -> None:

@@ -90,8 +90,9 @@ class BufferReceiver:
             self._guard = guard
 
     def pause(self) -> None:
-        """Fetch nothing ahead; what is there is still handed out."""
+        """Fetch nothing ahead; what is there is still handed out. Memory that the fetchers do not use is given back."""
         self._is_paused = True
+        self._ahead.tidy()
 
     def resume(self) -> None:
         """Fetch ahead again."""
@@ -108,7 +109,10 @@ class BufferReceiver:
             self.let_go()
             try:
                 parts, tokens = self._gather(max_records, max_bytes, time.monotonic() + timeout)
-                batch = self._filters.apply(WorkBatch(join_records(parts) if parts else (), tokens))
+                joined = join_records(parts) if parts else ()
+                if len(parts) > 1:
+                    self.let_go()  # of batches that were handed out whole: there is a copy now
+                batch = self._filters.apply(WorkBatch(joined, tokens))
             except BaseException:
                 self._has_failed = True
                 self.rewind()

@@ -68,6 +68,7 @@ class ByteBudget:
         self._lock = threading.Lock()
         self._load: float | None = None  # the moving average of a block's time, in targets
         self._utilisation = 0.0
+        self._is_held = False
         self._set(config.start_bytes)
 
     @property
@@ -99,6 +100,7 @@ class ByteBudget:
         with self._lock:
             if block_bytes > 0:
                 self._sample(process_time, interval)
+            self._is_held = holds
             if holds:
                 self._decrease()
             elif block_bytes <= 0:
@@ -107,6 +109,13 @@ class ByteBudget:
                 self._decrease()
             elif self._load is not None and self._load < _SLACK_BELOW:
                 self._increase()
+
+    def hold(self) -> None:
+        """Multiply down: a hold has begun. Nothing happens if an observation has noticed it before."""
+        with self._lock:
+            if not self._is_held:
+                self._is_held = True
+                self._decrease()
 
     def _sample(self, process_time: float, interval: float) -> None:
         target = self._config.target_block_seconds

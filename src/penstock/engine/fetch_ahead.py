@@ -8,6 +8,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from penstock.buffer import BatchDescriptor, ConsumedBatch
 from penstock.engine.memory_guard import Lease, MemoryGuard
 
@@ -80,7 +82,7 @@ class FetchAhead:
 
     def __init__(self, fetch: Callable[[BatchDescriptor], ConsumedBatch], threads: int) -> None:
         self._fetch = fetch
-        self._work: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._fetches = deque[Fetch]()
         self._usual_size: int | None = None  # of a batch; None until one was there
         number = next(_numbers)
@@ -108,7 +110,13 @@ class FetchAhead:
                 thread.start()
         one = Fetch(descriptor, guard)
         self._fetches.append(one)
-        self._work.put(one)
+        self._work.put(lambda: one.run(self._fetch))
+
+    def tidy(self) -> None:
+        """Let the threads give back the memory that their allocators keep unused: nobody else can do it for them."""
+        if self._is_started:
+            for _ in self._threads:
+                self._work.put(pa.default_memory_pool().release_unused)
 
     def first(self) -> Fetch | None:
         """The one that comes next."""
@@ -137,5 +145,5 @@ class FetchAhead:
             self._threads = []
 
     def _run(self) -> None:
-        while (one := self._work.get()) is not None:
-            one.run(self._fetch)
+        while (work := self._work.get()) is not None:
+            work()

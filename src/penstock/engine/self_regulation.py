@@ -17,7 +17,9 @@ from penstock.storage.checks import as_word
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _RANGE = 16  # between the least and the most: a hold must be able to make blocks smaller
-_COPIES = 8  # a block is held several times over: fetched, decoded, processed, encoded
+_COPIES = (
+    32  # a block is held several times over: fetched, decoded, joined, processed, encoded; and the next is fetched
+)
 
 
 class Profile(StrEnum):

@@ -14,7 +14,7 @@ from penstock.engine.queue_receiver import QueueReceiver
 from penstock.engine.stats import EngineStats
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import EngineError, InvalidInput, NotFound, StorageError
-from penstock.queue import DurableEventQueue, is_queue, queues_in
+from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
 from penstock.storage import ObjectStore
 from penstock.storage.opening import local_path
 
@@ -97,14 +97,14 @@ class _Shipper:
 
     def _ship_folder(self, folder: str) -> None:
         """Ship what lies in every queue of a folder; without `until_idle`, again when somebody has used one since."""
-        shipped: dict[str, int] = {}
+        shipped: dict[str, bytes | None] = {}  # which opening of a queue was ours, and left nothing
         while not self._stop.is_set():
             places = _places_in(folder)
             if not places and self._until_idle:
                 raise NotFound(f"there is no durable queue in {folder}")
             refused = list[StorageError]()
             for place in places:
-                if self._stop.is_set() or shipped.get(place) == _last_change(place):
+                if self._stop.is_set() or (place in shipped and shipped[place] == opening_of(place)):
                     continue
                 try:
                     queue: DurableEventQueue[bytes] = DurableEventQueue(place)
@@ -112,8 +112,9 @@ class _Shipper:
                     refused.append(error)
                     continue
                 with queue:
+                    opening = opening_of(place)  # while it is ours: after it was closed, others may open it at once
                     self._ship_queue(queue, until_idle=True)
-                shipped[place] = _last_change(place)
+                shipped[place] = opening
             if self._until_idle:
                 for refusal in refused:
                     raise refusal
@@ -132,7 +133,3 @@ def _places_in(folder: str) -> list[str]:
         return queues_in(folder)
     except OSError as error:
         raise NotFound(f"there is no durable queue in {folder}: {error.strerror}") from error
-
-
-def _last_change(place: str) -> int:
-    return max((entry.stat().st_mtime_ns for entry in os.scandir(place)), default=0)

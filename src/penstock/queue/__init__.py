@@ -9,6 +9,15 @@ from penstock.queue.codecs import Codec, MsgspecCodec
 from penstock.queue.durable import DurableEventQueue
 from penstock.queue.event import DurableEvent
 from penstock.queue.memory import EventQueue
-from penstock.queue.places import is_queue, queues_in
+from penstock.queue.places import is_queue, opening_of, queues_in
 
-__all__ = ["Codec", "DurableEvent", "DurableEventQueue", "EventQueue", "MsgspecCodec", "is_queue", "queues_in"]
+__all__ = [
+    "Codec",
+    "DurableEvent",
+    "DurableEventQueue",
+    "EventQueue",
+    "MsgspecCodec",
+    "is_queue",
+    "opening_of",
+    "queues_in",
+]

@@ -14,6 +14,15 @@ def is_queue(where: str | os.PathLike[str]) -> bool:
     return os.path.isfile(os.path.join(local_path(where), _SIGN))
 
 
+def opening_of(where: str | os.PathLike[str]) -> bytes | None:
+    """Something that is another each time a queue was opened, by whomever; None where there is no queue."""
+    try:
+        with open(os.path.join(local_path(where), _SIGN), "rb") as file:
+            return file.read()  # RocksDB begins a new log of its files when it opens, and this names it
+    except OSError:
+        return None
+
+
 def queues_in(folder: str | os.PathLike[str]) -> list[str]:
     """The directories in a folder in which a durable queue lies, by name."""
     path = local_path(folder)
