@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, parsing, queue, storage
+from bench import buffer, engine, parsing, queue, storage
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "storage": storage.run,
     "buffer": buffer.run,
     "queue": queue.run,
     "parsing": parsing.run,
+    "engine": engine.run,
 }
 
 

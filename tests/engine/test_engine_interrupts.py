@@ -27,7 +27,7 @@ from tests.engine.sources import plant
 from tests.waiting import Background
 
 PAYLOADS = [b"0", b"1"]  # two blocks
-LOOP = ("engine/block_loop.py", "engine/batch_engine.py", "engine/memory_guard.py")
+LOOP = ("engine/block_loop.py", "engine/inbound.py", "engine/batch_engine.py", "engine/memory_guard.py")
 FILES = {  # what all have in common is gone through with the memory transport, which takes no time
     "memory": ("",),
     "queue": ("queue/durable.py", "engine/queue_receiver.py", *LOOP),

@@ -21,7 +21,7 @@ from penstock.engine import (
     MemoryGuard,
     MemoryTransport,
     WorkBatch,
-    block_loop,
+    inbound,
 )
 from penstock.engine.receiving import Verdict
 from penstock.errors import InvalidInput, ReceiveFailed, SinkFailed
@@ -422,6 +422,20 @@ def test_the_budget_is_a_metric() -> None:
     assert metric("byte_budget") == 77
 
 
+def test_a_slow_block_of_empty_records_counts_as_slow_and_not_as_nothing() -> None:
+    clock = Clock()
+
+    def slowly(batch: WorkBatch) -> WorkBatch:
+        clock.now += 1000
+        shutdown.set()
+        return batch
+
+    shutdown = threading.Event()
+    regulation = regulated(Heap().guard)
+    BatchEngine(QUICK, regulation=regulation, clock=clock).run(holding(3, size=0), slowly, Sink(), shutdown=shutdown)
+    assert metric("byte_budget") == 50
+
+
 # The hold
 
 
@@ -579,7 +593,7 @@ def test_the_pressure_is_a_metric() -> None:
 
 def test_memory_is_given_back_at_the_edge_of_a_hold_and_each_second_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[int] = []
-    monkeypatch.setattr(block_loop, "give_memory_back", lambda: given_back.append(1))
+    monkeypatch.setattr(inbound, "give_memory_back", lambda: given_back.append(1))
     Held(InHand(), until=5.5).run()
     assert len(given_back) == 1 + 5
 

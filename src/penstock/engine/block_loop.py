@@ -11,12 +11,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from penstock import metrics
 from penstock.engine.dead_letters import DeadLetter, DlqPolicy
-from penstock.engine.inbound_gate import Admit, InboundGate
+from penstock.engine.inbound import Inbound
 from penstock.engine.memory_guard import MemoryGuard
 from penstock.engine.parsed_batch import ParsedBatch, ParseErrorAction
 from penstock.engine.parsing import ParseFormat
-from penstock.engine.receiving import Receiver
-from penstock.engine.self_regulation import Governor, give_memory_back
+from penstock.engine.receiving import Receiver, call_if_there
+from penstock.engine.self_regulation import Governor
 from penstock.engine.stats import Tally
 from penstock.engine.ticker import Ticker
 from penstock.engine.work_batch import WorkBatch
@@ -35,9 +35,7 @@ Process: TypeAlias = Callable[[Any], WorkBatch]
 Sink: TypeAlias = Callable[[WorkBatch], object]
 Answer = TypeVar("Answer")
 
-LONGEST_HOLD = 30.0  # seconds until a block is admitted in spite of the pressure
 _LOOK_AGAIN = 0.05
-_TIDY_EVERY = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +70,7 @@ class BlockLoop:
     def run(self, shutdown: threading.Event, *, until_idle: bool) -> None:
         """Move blocks until `shutdown` is set, or nothing is left."""
         inbound = Inbound(self.receiver, self.governor, self.clock)
-        _call_if_there(self.receiver, "use_guard", self.guard)
+        call_if_there(self.receiver, "use_guard", self.guard)
         try:
             while not shutdown.is_set():
                 self.ticker.tick()
@@ -121,7 +119,7 @@ class BlockLoop:
                 self._work_on_piece(piece, routed)
         if self.commit is CommitMode.AUTO and block.commit_tokens:
             _at(CommitFailed, f"the commit of {block!r}", self.receiver.commit, block.commit_tokens)
-        _call_if_there(self.receiver, "let_go")
+        call_if_there(self.receiver, "let_go")
 
     def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
         """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
@@ -184,84 +182,9 @@ class BlockLoop:
 
     def _rewind(self) -> None:
         try:
-            _call_if_there(self.receiver, "rewind")
+            call_if_there(self.receiver, "rewind")
         except Exception:  # noqa: BLE001  what is under way says more; a restart rewinds too
             _log.exception("%r could not be rewound", self.receiver)
-
-
-class Inbound:
-    """The inbound side of a run: whether the next block may come, and how large. Without a governor, always and any."""
-
-    def __init__(self, receiver: Receiver, governor: Governor | None, clock: Callable[[], float]) -> None:
-        self._receiver = receiver
-        self._governor = governor
-        self._clock = clock
-        self._gate: InboundGate | None = None if governor is None else governor.gate_for(self)
-        self._held_since: float | None = None
-        self._tidied = 0.0
-        self._last_block = clock()
-        self.byte_budget: int | None = None
-        self.record_cap = 1 << 62
-
-    def is_admitted(self) -> bool:
-        """Whether to receive now; what the next block may have is in `byte_budget` and `record_cap` then.
-
-        What a receiver has in memory is on the way out, and is not held.
-        """
-        if self._gate is None or self._governor is None:
-            return True
-        admitted = self._gate.evaluate()
-        budget = self._governor.budget
-        self.byte_budget, self.record_cap = budget.byte_budget, budget.record_cap
-        now = self._clock()
-        if admitted is Admit.YES:
-            self._held_since = None
-            return True
-        if self._held_since is None:
-            self._held_since = self._tidied = now
-        if now - self._tidied >= _TIDY_EVERY:
-            self._tidied = now
-            give_memory_back()
-        if getattr(self._receiver, "in_hand", False):
-            return True
-        if now - self._held_since >= LONGEST_HOLD:
-            _log.warning(
-                "no relief for %.0f s at a pressure of %.2f: one block of the smallest size is admitted",
-                now - self._held_since,
-                self._governor.pressure.last_level,
-            )
-            self._held_since = now
-            self.byte_budget = budget.floor_bytes
-            return True
-        return False
-
-    def note(self, block: WorkBatch, seconds: float) -> None:
-        """Note a block that is done, and how long it took."""
-        now = self._clock()
-        if self._governor is not None:
-            self._governor.budget.observe(block.total_bytes, seconds, now - self._last_block)
-        self._last_block = now
-
-    def note_idle(self, seconds: float) -> None:
-        """Note a receive that brought nothing."""
-        if self._governor is not None:
-            self._governor.budget.observe(0, 0.0, seconds)
-
-    def close(self) -> None:
-        """Open the gate: whoever runs next begins anew."""
-        if self._gate is not None:
-            self._gate.release()
-
-    def pause(self) -> None:
-        """Hold: called by the gate at the edge."""
-        _call_if_there(self._receiver, "pause")
-        if self._governor is not None:
-            self._governor.budget.hold()
-        give_memory_back()
-
-    def resume(self) -> None:
-        """Go on: called by the gate at the edge."""
-        _call_if_there(self._receiver, "resume")
 
 
 def _at(place: type[EngineError], what: str, call: Callable[..., Answer], *args: object) -> Answer:
@@ -282,9 +205,3 @@ def _checked(what: str, returned: object) -> WorkBatch:
 def _is_nothing(block: WorkBatch) -> bool:
     """Whether nothing came. Records that filters dropped did come: more may be behind them."""
     return block.is_empty and not block.commit_tokens and not block.dead_letters and not block.filtered
-
-
-def _call_if_there(receiver: Receiver, name: str, *args: object) -> None:
-    method = getattr(receiver, name, None)
-    if callable(method):
-        method(*args)

@@ -108,3 +108,10 @@ def check_limits(max_records: int, max_bytes: int | None, timeout: float) -> Non
     if max_bytes is not None:
         check_whole("max_bytes", max_bytes, 0)
     check_seconds("timeout", timeout, zero=True)
+
+
+def call_if_there(receiver: Receiver, name: str, *args: object) -> None:
+    """Call one of the methods that only some receivers have."""
+    method = getattr(receiver, name, None)
+    if callable(method):
+        method(*args)
