@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -71,6 +72,9 @@ def run() -> None:
     texts = with_bad([json.dumps(row).encode() for row in rows], b'{"id": oops}')
     packed = with_bad([msgspec.msgpack.encode(row) for row in rows], b"\x81\xa2id\xc1")
     binary = with_bad([msgspec.msgpack.encode({**row, "raw": b"\x00\xff"}) for row in rows], b"\x81\xa2id\xc1")
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    timed = [msgspec.msgpack.encode({**row, "at": start + timedelta(seconds=row["id"])}) for row in rows]
+    unlike = [msgspec.msgpack.encode({"id": "a misfit"}) if at % BAD == 1 else value for at, value in enumerate(packed)]
     mixed = [b'{"id": "a misfit"}' if number % BAD == 1 else text for number, text in enumerate(texts)]
     loop = one_by_one(texts, json.loads)
     unpack = one_by_one(packed, msgspec.msgpack.decode)
@@ -109,6 +113,16 @@ def run() -> None:
                 "MessagePack with binary into columns",
                 EVENTS,
                 {"Penstock": into_columns(binary, ParseFormat.MSGPACK), "json.loads, each, without the binary": loop},
+            ),
+            Contest(
+                "MessagePack with timestamps into columns",
+                EVENTS,
+                {"Penstock": into_columns(timed, ParseFormat.MSGPACK), "json.loads, each, with text instead": loop},
+            ),
+            Contest(
+                "MessagePack into columns, and one in 1,000 does not fit",
+                EVENTS,
+                {"Penstock": into_columns(unlike, ParseFormat.MSGPACK), "json.loads, each": loop},
             ),
         ],
     )

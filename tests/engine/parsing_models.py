@@ -8,7 +8,9 @@ import struct
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
+from penstock.engine import msgpack_values
 from penstock.engine.parsing import ParsedValues, ParseFormat, parse_values
 
 DEEPEST = 64
@@ -26,6 +28,17 @@ def column(values: list[bytes]) -> pa.Array[Any]:
 
 def parse(values: list[bytes], form: ParseFormat = ParseFormat.JSON) -> ParsedValues:
     return parse_values(column(values), form)
+
+
+def parse_slowly(values: list[bytes]) -> ParsedValues:
+    """MessagePack as if the quick way took none of it."""
+
+    def give_up(_: object) -> msgpack_values.MsgpackCheck:
+        raise msgpack_values._GaveUp
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(msgpack_values, "_into_columns", give_up)
+        return parse(values, ParseFormat.MSGPACK)
 
 
 def expected(value: bytes, form: ParseFormat) -> dict[str, Any] | None:

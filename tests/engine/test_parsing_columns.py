@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.engine import json_columns, parsing
+from penstock.engine import json_columns, msgpack_values, parsing
 from penstock.engine.parsing import ParseFormat
-from tests.engine.parsing_models import parse
+from tests.engine.parsing_models import parse, parse_slowly
 
 
 def columns(rows: list[Any], form: ParseFormat = ParseFormat.JSON) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -190,3 +191,58 @@ def test_an_integer_beyond_64_bits_makes_its_field_a_float() -> None:
         batch, misfits = columns(rows, form)
         assert batch.column("a").to_pylist() == [1.0, 2.0, float(1 << 64)]
         assert set(misfits) == {3}
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+NEW_THINGS: dict[str, list[dict[str, Any]]] = {
+    "a field": [{"a": 1}, {"b": "x", "a": 2}],
+    "a value where there was null": [{"a": None}, {"a": b"x"}],
+    "a float where there were integers": [{"a": (1 << 53) + 1}, {"a": 0.5}],
+    "an integer beyond 64 bits": [{"a": (1 << 53) + 1}, {"a": (1 << 64) - 1}],
+    "a member of an object": [{"a": {}}, {"a": {"b": 1}}, {"a": {"b": 2, "c": [None]}}, {"a": {"b": 2.5, "c": ["x"]}}],
+    "a member of objects in an array": [{"a": [{"b": 1}, None]}, {"a": None}, {"a": [{"c": {"d": b"x"}}]}],
+    "items where there were none": [{"a": []}, {"a": [[]]}, {"a": [[1, None], None]}, {"a": [[0.5]]}],
+    "a timestamp": [{"b": 1}, {"a": AT}, {"a": None, "c": [AT]}],
+    "a float that is not a number": [{"a": 1.0}, {"a": float("inf")}, {"a": 3}],
+}
+
+
+@pytest.mark.parametrize("name", NEW_THINGS)
+def test_something_new_in_a_late_row_does_not_make_a_block_slow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [msgspec.msgpack.encode(row) for row in NEW_THINGS[name] for _ in range(5000)]
+    expected, _ = parse_slowly(values).columns()
+    monkeypatch.setattr(msgpack_values, "_into_objects", None)
+    batch, misfits = parse(values, ParseFormat.MSGPACK).columns()
+    batch.validate(full=True)
+    assert batch.schema == expected.schema
+    assert batch.equals(expected)
+    assert misfits == ()
+
+
+def test_rows_that_do_not_fit_do_not_make_a_block_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(msgpack_values, "_into_objects", None)
+    rows: list[dict[str, Any]] = [{"id": "x"} if at % 100 == 99 else {"id": at, "raw": b"x"} for at in range(5000)]
+    batch, misfits = columns(rows, ParseFormat.MSGPACK)
+    assert set(misfits) == set(range(99, 5000, 100))
+    assert batch.to_pylist() == [row for row in rows if row["id"] != "x"]
+
+
+def test_text_that_looks_like_a_timestamp_does_not_fit_with_timestamps() -> None:
+    rows = [{"at": AT}] * 100 + [{"at": "2026-01-01T00:00:00Z"}, {"at": AT}]
+    batch, misfits = columns(rows, ParseFormat.MSGPACK)
+    assert batch.column("at").to_pylist() == [AT] * 101
+    assert set(misfits) == {100}
+
+
+def test_a_block_in_which_every_row_has_a_field_of_its_own_is_read() -> None:
+    rows = [{f"f{at}": at} for at in range(3000)]
+    batch, misfits = columns(rows, ParseFormat.MSGPACK)
+    assert batch.schema.names == [f"f{at}" for at in range(3000)]
+    assert (batch.column("f2999")[2999].as_py(), batch.num_rows, misfits) == (2999, 3000, {})
+
+
+def test_of_a_repeated_key_in_a_map_the_last_value_counts() -> None:
+    rows = [{"a": 1}] * 100 + [b"\x82\xa1a\xa1x\xa1a\x02", b"\x82\xa1a\x03\xa1a\xa1x"]
+    batch, misfits = columns(rows, ParseFormat.MSGPACK)
+    assert batch.column("a").to_pylist() == [1] * 100 + [2]
+    assert set(misfits) == {101}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -8,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine import json_columns, json_values
+from penstock.engine import json_columns, json_values, msgpack_values
 from penstock.engine.parsing import ParseFormat
-from tests.engine.parsing_models import parse, verify
+from tests.engine.parsing_models import parse, parse_slowly, verify
 
 NAMES = st.one_of(st.sampled_from(["id", "at", "name", "a b", ""]), st.text(st.characters(codec="utf-8"), max_size=5))
 TIMES = st.sampled_from(["2026-01-01", "2026-01-01T00:00:00Z", "12:00"])
@@ -54,6 +55,19 @@ MSGPACK_PIECES = [
     *(b"\x80", b"\x81", b"\xa1a", b"\xa1\xff", b"\xc0", b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\x00\x00\x00\x01"),
     *(b"\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", b"\xc4\x01x", b"\x81\xa1a" * 70, b"\x91" * 70, b"\x01"),
 ]
+
+TIMESTAMPS = st.sampled_from([datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), datetime(1969, 1, 1, tzinfo=UTC)])
+NUMBERS = st.one_of(st.integers(0, 9), st.sampled_from([(1 << 53) + 1, -(1 << 63), 1 << 63]), st.floats())
+# Few names and few kinds, so that rows fit together often, and differ in what they add.
+SAME_KIND = [
+    *(st.booleans(), NUMBERS, TIMES, st.binary(max_size=2), TIMESTAMPS, st.lists(NUMBERS | st.none(), max_size=2)),
+    st.lists(st.dictionaries(st.sampled_from("xyz"), st.none() | NUMBERS, max_size=2) | st.none(), max_size=2),
+    st.dictionaries(st.sampled_from("xyz"), st.none() | st.lists(st.none() | TIMESTAMPS, max_size=2), max_size=3),
+    st.dictionaries(st.sampled_from("xyz"), st.lists(st.lists(TIMES, max_size=2), max_size=2), max_size=3),
+]
+FIELDS: dict[str, st.SearchStrategy[Any]] = {f"f{at}": st.none() | kind for at, kind in enumerate(SAME_KIND)}
+FITTING_ROWS = st.fixed_dictionaries({}, optional=FIELDS)
+ODD_ROWS = st.dictionaries(st.sampled_from([*FIELDS, 'a"b']), st.one_of(*SAME_KIND, nested(SCALARS)), max_size=2)
 
 
 @st.composite
@@ -119,3 +133,30 @@ def test_exactly_the_rows_of_another_kind_do_not_fit(
     batch, misfits = parse([write(row) for row in mixed], form).columns()
     assert {misfit.index for misfit in misfits} == odd
     assert batch.num_rows == len(rows) - len(odd)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.lists(st.one_of(*[FITTING_ROWS] * 8, ODD_ROWS), max_size=40),
+    bad=st.sets(st.integers(0, 39), max_size=3),
+    group=st.sampled_from([1, 3, 7, 100]),
+    head=st.sampled_from([0, 1, 5]),
+    structs=st.sampled_from([2, 100]),
+)
+def test_msgpack_gives_the_same_columns_by_the_quick_way(
+    rows: list[dict[str, Any]], bad: set[int], group: int, head: int, structs: int
+) -> None:
+    values = [b"\xc1" if at in bad else msgspec.msgpack.encode(row) for at, row in enumerate(rows)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(msgpack_values, "_GROUP", group)
+        patch.setattr(msgpack_values, "_HEAD", head)
+        patch.setattr(msgpack_values, "_MOST_STRUCTS", structs)
+        parsed = parse(values, ParseFormat.MSGPACK)
+    batch, misfits = parsed.columns()
+    batch.validate(full=True)
+    slow = parse_slowly(values)
+    expected, expected_misfits = slow.columns()
+    assert batch.schema == expected.schema
+    assert repr(batch.to_pylist()) == repr(expected.to_pylist())  # NaN is not equal to itself
+    assert misfits == expected_misfits
+    assert (parsed.errors, repr(parsed.objects)) == (slow.errors, repr(slow.objects))

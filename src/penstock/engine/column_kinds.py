@@ -1,7 +1,8 @@
 """Which kind of value each field has, learned row by row; and columns made of rows that fit together.
 
-The slow way into columns, for rows that Arrow's JSON reader does not take as they are, or that JSON cannot say. The
-first row that has a field settles its kind. Integers and floats fit together, as floats; null fits everything.
+The slow way into columns, for rows that no quick way takes as they are. The quick way of MessagePack learns here too,
+from the rows that have something new. The first row that has a field settles its kind. Integers and floats fit
+together, as floats; null fits everything.
 """
 
 from __future__ import annotations

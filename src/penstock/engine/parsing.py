@@ -1,8 +1,8 @@
 """Parses the payloads of a block at once: into objects, or into columns.
 
 Every value is checked before anything else: it is exactly one JSON object, or one MessagePack map with string keys,
-nested no deeper than 64. The others are errors, one each, and never an exception. Objects and columns are made
-when somebody asks for them.
+nested no deeper than 64. The others are errors, one each, and never an exception. Objects are made when somebody asks
+for them, and so are the columns of JSON; the check of MessagePack makes its columns on the way.
 
 Where this differs from `json.loads`, on purpose: a byte-order mark, `NaN`, `Infinity` and lone surrogates (as escapes
 or in UTF-8) are errors, for they are not JSON, or not Unicode; an integer of more than 4,000 digits is infinite, where
@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.engine.column_kinds import ColumnKinds
 from penstock.engine.json_columns import read_lines, read_lines_as
 from penstock.engine.json_values import check_json, decode_json, json_lines, repeated_key
-from penstock.engine.msgpack_values import check_msgpack, decode_msgpack
+from penstock.engine.msgpack_values import MsgpackCheck, check_msgpack, decode_msgpack
 from penstock.engine.parse_errors import ParseError, parse_error
 
 __all__ = ["ParseError", "ParseFormat", "ParsedValues", "parse_values"]
@@ -68,11 +68,11 @@ class ParsedValues:
         twice is an error too. Text is text, also where it looks like a timestamp. Made once, and then kept.
         """
         if self._columns is None:
-            batch = self._rows.read() if self._good else ColumnKinds().to_arrow([])
-            self._columns = (batch, ()) if batch is not None else self._fit_together()
+            batch, misfits = (self._rows.read() if self._good else None) or self._fit_together()
+            self._columns = batch, tuple(parse_error(self._good[at], misfits[at]) for at in sorted(misfits))
         return self._columns
 
-    def _fit_together(self) -> tuple[pa.RecordBatch, tuple[ParseError, ...]]:
+    def _fit_together(self) -> tuple[pa.RecordBatch, dict[int, str]]:
         misfits: dict[int, str] = {}
         kinds = _learn(self.objects, misfits)
         batch = self._rows.read_without(misfits, kinds.schema)
@@ -81,7 +81,7 @@ class ParsedValues:
             misfits = self._rows.refused()
             kinds = _learn(self.objects, misfits)
             batch = kinds.to_arrow([row for at, row in enumerate(self.objects) if at not in misfits])
-        return batch, tuple(parse_error(self._good[at], misfits[at]) for at in sorted(misfits))
+        return batch, misfits
 
 
 def parse_values(values: pa.Array[Any], form: ParseFormat) -> ParsedValues:
@@ -96,8 +96,7 @@ def parse_values(values: pa.Array[Any], form: ParseFormat) -> ParsedValues:
         good = _without(values, checked.bad)
         return ParsedValues(len(values), checked.bad, _JsonRows(good, one_line_each=checked.one_line_each))
     unpacked = check_msgpack(values)
-    good = _without(values, unpacked.bad)
-    return ParsedValues(len(values), unpacked.bad, _MsgpackRows(good, unpacked.lines, unpacked.objects))
+    return ParsedValues(len(values), unpacked.bad, _MsgpackRows(values, unpacked))
 
 
 class _Rows(Protocol):
@@ -106,8 +105,8 @@ class _Rows(Protocol):
     def objects(self) -> list[dict[str, Any]]:
         """A dict for each."""
 
-    def read(self) -> pa.RecordBatch | None:
-        """The columns, by the quick way, if that takes all rows."""
+    def read(self) -> tuple[pa.RecordBatch, dict[int, str]] | None:
+        """The columns by the quick way, and the rows that do not fit in; None if it does not take these rows."""
 
     def read_without(self, misfits: dict[int, str], schema: pa.Schema, /) -> pa.RecordBatch | None:
         """The columns of all rows but some, whose types are known, by the quick way, if that takes these rows."""
@@ -124,9 +123,12 @@ class _JsonRows:
     def objects(self) -> list[dict[str, Any]]:
         return decode_json(self._values)
 
-    def read(self) -> pa.RecordBatch | None:
+    def read(self) -> tuple[pa.RecordBatch, dict[int, str]] | None:
         lines = json_lines(self._values)
-        return None if lines is None else read_lines(lines, len(self._values), one_line_each=self._one_line_each)
+        if lines is None:
+            return None
+        batch = read_lines(lines, len(self._values), one_line_each=self._one_line_each)
+        return None if batch is None else (batch, {})
 
     def read_without(self, misfits: dict[int, str], schema: pa.Schema) -> pa.RecordBatch | None:
         if not misfits:
@@ -144,16 +146,17 @@ class _JsonRows:
 
 
 class _MsgpackRows:
-    def __init__(self, values: pa.Array[Any], lines: pa.Buffer | None, objects: list[dict[str, Any]] | None) -> None:
+    def __init__(self, values: pa.Array[Any], checked: MsgpackCheck) -> None:
         self._values = values
-        self._lines = lines
-        self._objects = objects
+        self._checked = checked
 
     def objects(self) -> list[dict[str, Any]]:
-        return decode_msgpack(self._values) if self._objects is None else self._objects
+        if self._checked.objects is not None:
+            return self._checked.objects
+        return decode_msgpack(_without(self._values, self._checked.bad))
 
-    def read(self) -> pa.RecordBatch | None:
-        return None if self._lines is None else read_lines(self._lines, len(self._values), one_line_each=True)
+    def read(self) -> tuple[pa.RecordBatch, dict[int, str]] | None:
+        return None if self._checked.columns is None else (self._checked.columns, self._checked.misfits)
 
     def read_without(self, _misfits: dict[int, str], _schema: pa.Schema, /) -> pa.RecordBatch | None:
         return None
