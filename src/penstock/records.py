@@ -150,6 +150,20 @@ def bytes_of(values: pa.Array[Any]) -> int:
     return int(end[0] - start[0])
 
 
+def size_of(batch: pa.RecordBatch) -> int:
+    """How many bytes the payloads of a batch of records have, and everything else that belongs to them."""
+    others = sum(batch.column(name).nbytes for name in batch.schema.names if name != "value")
+    return bytes_of(batch.column("value")) + others
+
+
+def rows_of_size(batch: pa.RecordBatch, start: int, most: int) -> int:
+    """How many records, from a row on, have at most so many bytes together, keys and headers included."""
+    if batch.num_columns == 1:
+        return rows_within(batch.column("value"), start, most)
+    counts = range(1, batch.num_rows - start + 1)
+    return bisect_right(counts, most, key=lambda count: size_of(batch.slice(start, count)))
+
+
 def rows_within(values: pa.Array[Any], start: int, most: int) -> int:
     """How many payloads of a `binary` column, from a row on, have at most so many bytes together.
 

@@ -150,10 +150,24 @@ MOVING: dict[str, Function] = {
     "more rows": lambda batch: marked(
         pa.record_batch({"id": [3, 0, 0, 0], "group": ["b", "", "", ""]}), "bad", None, None, None
     ),
+}
+
+
+SILENT: dict[str, Function] = {
     "only a column with repeats kept": lambda batch: marked(
         pa.record_batch({"id": [3, 0, 0], "group": batch.column("group")}), "bad", None, None
     ),
+    "all columns new": lambda batch: marked(pa.record_batch({"made": [1, 2, 3]}), "bad", None, None),
+    "a column of another type": lambda batch: marked(
+        pa.record_batch({"id": batch.column("id").cast(pa.string()), "group": ["x", "y", "z"]}), "bad", None, None
+    ),
+    "nothing but the error": lambda batch: marked(batch, "bad", None, None).select(["_error"]),
 }
+
+
+@pytest.mark.parametrize("how", SILENT)
+def test_where_no_column_says_that_rows_moved_the_letter_is_of_the_record(how: str) -> None:
+    assert letters(SILENT[how]) == [DeadLetter.of(RECORDS[0], "bad")]
 
 
 @pytest.mark.parametrize("how", MOVING)
@@ -173,24 +187,21 @@ def test_a_row_as_json_has_no_error_in_it() -> None:
     assert json.loads(letter.payload) == {"id": 3, "group": "b"}
 
 
-def test_rows_that_are_all_new_are_json() -> None:
-    (letter,) = letters(lambda batch: marked(pa.record_batch({"made": [1, 2, 3]}), "bad", None, None))
-    assert json.loads(letter.payload) == {"made": 1}
-
-
 def test_the_only_row_is_the_only_record_whatever_was_made_of_it() -> None:
     assert letters(lambda batch: marked(pa.record_batch({"made": [1]}), "bad"), RECORDS[:1]) == [
         DeadLetter.of(RECORDS[0], "bad")
     ]
 
 
-def test_nested_columns_cannot_tell_rows_apart() -> None:
+def test_nested_columns_tell_that_rows_moved() -> None:
     records = [Record(b'{"n": [%d]}' % number) for number in range(2)]
+    (letter,) = letters(lambda batch: marked(batch.take(pa.array([1, 0])), "bad", None), records)
+    assert json.loads(letter.payload) == {"n": [1]}
 
-    def fn(batch: pa.RecordBatch) -> pa.RecordBatch:
-        return marked(pa.record_batch({"n": batch.column("n"), "more": [1, 2]}).select(["more"]), "bad", None)
 
-    assert [json.loads(letter.payload) for letter in letters(fn, records)] == [{"more": 1}]
+def test_a_column_function_needs_parsed_blocks() -> None:
+    with pytest.raises(InvalidInput, match="parse=True"):
+        columns(lambda batch: batch)(WorkBatch(RECORDS))  # type: ignore[arg-type]
 
 
 def test_a_nested_column_that_is_all_there_is_tells_that_rows_were_kept() -> None:

@@ -81,15 +81,23 @@ def test_a_regulation_cannot_be_changed() -> None:
         regulation.profile = "balanced"  # type: ignore[misc]
 
 
-@given(st.sampled_from(list(PROFILES)), st.integers(1, 1 << 32))
-def test_a_block_is_at_most_a_thirty_second_part_of_the_memory(profile: str, limit: int) -> None:
-    config = SelfRegulation(profile).config_for(MemoryGuard(limit))
+@given(st.sampled_from(list(PROFILES)), st.integers(1, 1 << 34), st.booleans())
+def test_a_block_is_a_small_part_of_the_memory_in_bytes_and_in_records(profile: str, limit: int, real: bool) -> None:
+    guard = MemoryGuard(limit, (lambda: 0) if real else None)
+    config = SelfRegulation(profile).config_for(guard)
     plan = PROFILES[profile]
-    most = min(plan.max_bytes, max(1, limit // 32))
+    most = min(plan.max_bytes, max(1, limit // (32 if real else 8)))
     assert config.max_bytes == most
     assert config.start_bytes == min(plan.start_bytes, most)
     assert config.floor_bytes == min(plan.floor_bytes, max(1, most // 16))
-    assert (config.ai_step, config.record_cap) == (plan.ai_step, plan.record_cap)
+    assert config.ai_step == plan.ai_step
+    assert config.record_cap == (min(plan.record_cap, max(1, limit // 4096)) if real else plan.record_cap)
+
+
+@pytest.mark.parametrize("sources", [None, 7, [object()], [Source, "memory"]])
+def test_what_are_no_sources_is_refused(sources: Any) -> None:
+    with pytest.raises(InvalidInput, match="source"):
+        SelfRegulation(sources=sources)
 
 
 def test_a_budget_that_is_given_is_taken_as_it_is() -> None:

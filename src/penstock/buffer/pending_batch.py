@@ -22,6 +22,7 @@ from penstock.records import (
     check_record_columns,
     join_records,
     records_to_arrow,
+    size_of,
     values_to_arrow,
 )
 
@@ -76,8 +77,8 @@ def _take_columns(batch: pa.RecordBatch, shape: BatchFormat) -> Taken:
         check_values_only(batch.schema)
     fields = [field for field in RECORD_SCHEMA if field.name in batch.schema.names]
     columns = [batch.column(field.name) for field in fields]
-    size = bytes_of(columns[0]) + sum(column.nbytes for column in columns[1:])
-    return Taken(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)), batch.num_rows, size)
+    ordered = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    return Taken(ordered, batch.num_rows, size_of(ordered))
 
 
 def _nothing() -> InvalidInput:

@@ -101,6 +101,11 @@ class Producer:
         """Percent of this producer's manifest writes that lost a compare-and-set."""
         return self._queue.conflict_rate
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """How many bytes one call of `produce` can have."""
+        return self._config.max_batch_bytes
+
     def __repr__(self) -> str:
         return f"Producer({url_of(self._store)})"
 

@@ -118,6 +118,11 @@ class BatchEngine:
         """
         if sub_block_bytes is not None:
             check_whole("sub_block_bytes", sub_block_bytes, 0)
+        if shutdown is not None and not isinstance(shutdown, threading.Event):
+            raise InvalidInput(f"shutdown must be a threading.Event, not {type(shutdown).__name__}")
+        for name in ("recv", "commit"):
+            if not callable(getattr(receiver, name, None)):
+                raise InvalidInput(f"a receiver has recv and commit, and {type(receiver).__name__} has no {name}")
         for name, fn in (("process", process), ("sink", sink)):
             if not callable(fn):
                 raise InvalidInput(f"{name} must be a function of a batch, not {type(fn).__name__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -71,22 +72,28 @@ class BlockLoop:
         """Move blocks until `shutdown` is set, or nothing is left."""
         inbound = Inbound(self.receiver, self.governor, self.clock)
         call_if_there(self.receiver, "use_guard", self.guard)
+        busy_until = self.clock()
         try:
             while not shutdown.is_set():
                 self.ticker.tick()
+                if shutdown.is_set():
+                    return
                 if not inbound.is_admitted():
                     shutdown.wait(min(_LOOK_AGAIN, self.ticker.left))
                     continue
                 asked = self.clock()
-                block = self._receive(inbound.byte_budget, inbound.record_cap)
+                timeout = min(self.recv_timeout, self.ticker.left)
+                block = self._receive(inbound.byte_budget, inbound.record_cap, timeout)
                 received = self.clock()
                 if _is_nothing(block):
                     inbound.note_idle(received - asked)
-                    if until_idle:
+                    # One that the ticker has cut short does not say that nothing is left.
+                    if until_idle and max(timeout, received - busy_until) >= self.recv_timeout:
                         return
                     continue
                 self._work(block, inbound.byte_budget)
-                inbound.note(block, self.clock() - received)
+                busy_until = self.clock()
+                inbound.note(block, busy_until - received)
         except BaseException as error:
             self.tally.add(errors=isinstance(error, EngineError))
             self._rewind()
@@ -94,9 +101,8 @@ class BlockLoop:
         finally:
             inbound.close()
 
-    def _receive(self, most_bytes: int | None, most_records: int) -> WorkBatch:
+    def _receive(self, most_bytes: int | None, most_records: int, timeout: float) -> WorkBatch:
         most_records = min(self.max_records, most_records)
-        timeout = min(self.recv_timeout, self.ticker.left)
         block = _at(ReceiveFailed, "the receiver", self._received, most_records, most_bytes, timeout)
         size = block.total_bytes
         self.tally.add(
@@ -111,15 +117,19 @@ class BlockLoop:
 
     def _work(self, block: WorkBatch, budget: int | None) -> None:
         """Do everything with a block, in the order that `docs/design/engine.md` gives reasons for."""
+        tokens = block.commit_tokens  # now: what `process` does to the block is nothing to them
         self._route(block.dead_letters, block)
         routed = set(map(id, block.dead_letters))
         limits = [limit for limit in (self.sub_block_bytes, budget) if limit is not None]
         for piece in self._pieces(block, min(limits) if limits else None):
             with self.guard.lease(piece.total_bytes):
-                self._work_on_piece(piece, routed)
-        if self.commit is CommitMode.AUTO and block.commit_tokens:
-            _at(CommitFailed, f"the commit of {block!r}", self.receiver.commit, block.commit_tokens)
+                self._work_on_piece(piece, piece.commit_tokens, routed)
+        if self.commit is CommitMode.AUTO and tokens:
+            _at(CommitFailed, f"the commit of {block!r} (which may have happened all the same)", self._commit, tokens)
         call_if_there(self.receiver, "let_go")
+
+    def _commit(self, tokens: tuple[Any, ...]) -> None:
+        self.receiver.commit(tokens)
 
     def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
         """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
@@ -139,16 +149,18 @@ class BlockLoop:
             if is_last:
                 return
 
-    def _work_on_piece(self, piece: WorkBatch, routed: set[int]) -> None:
+    def _work_on_piece(self, piece: WorkBatch, tokens: tuple[Any, ...], routed: set[int]) -> None:
         parsed = None if self.parse_format is None or piece.is_empty else self._parse(piece, self.parse_format)
         given = piece if parsed is None else parsed
         made = WorkBatch(()) if given.is_empty else self._process(given)
+        if parsed is not None:
+            parsed.seal()
         # After the processing: that may have asked for columns, and found records that do not fit into them.
         known = piece.dead_letters if parsed is None else parsed.dead_letters
         new = {id(letter): letter for letter in (*known, *made.dead_letters) if id(letter) not in routed}
         self._route(new.values(), piece)
-        if not made.is_empty or (self.commit is CommitMode.SINK_MANAGED and piece.commit_tokens):
-            _at(SinkFailed, f"the sink, given {made!r},", self.sink, made.with_tokens(piece.commit_tokens))
+        if not made.is_empty or (self.commit is CommitMode.SINK_MANAGED and tokens):
+            _at(SinkFailed, f"the sink, given {made!r},", _done, self.sink, made.with_tokens(tokens))
         self.tally.add(processed=len(given))
         if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
             self.tally.add(errors=parsed.errors)
@@ -177,7 +189,7 @@ class BlockLoop:
             )
         count = len(listed)
         if self.dlq.send is not None:
-            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", self.dlq.send, listed)  # it is the route's
+            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", _done, self.dlq.send, listed)
         self.tally.add(dead_lettered=count)
 
     def _rewind(self) -> None:
@@ -192,8 +204,25 @@ def _at(place: type[EngineError], what: str, call: Callable[..., Answer], *args:
     try:
         return call(*args)
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise place(f"{what} failed, and nothing of the block was committed: {said}") from error
+        raise place(f"{what} failed, and nothing of the block was committed: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  a user's exception that cannot even say what it is must not hide the place
+        return type(error).__name__
+
+
+def _done(fn: Callable[[Any], object], given: object) -> None:
+    """Call what must be done when it returns. What returns a promise to do it later has done nothing yet."""
+    returned = fn(given)
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise InvalidInput(
+            f"it returned a {type(returned).__name__}, so that nothing was done; it must be a plain function"
+        )
 
 
 def _checked(what: str, returned: object) -> WorkBatch:

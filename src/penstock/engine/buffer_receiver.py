@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -14,11 +15,11 @@ import pyarrow as pa
 
 from penstock.buffer import BatchDescriptor, Consumer
 from penstock.engine.fetch_ahead import Fetch, FetchAhead
-from penstock.engine.memory_guard import MemoryGuard
+from penstock.engine.memory_guard import Lease, MemoryGuard
 from penstock.engine.receiving import Filter, Filters, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, OutOfOrderAck
-from penstock.records import bytes_of, join_records, rows_within
+from penstock.records import bytes_of, join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore
 from penstock.storage.checks import check_whole
 
@@ -53,10 +54,12 @@ class BufferReceiver:
         self._consumer = source if isinstance(source, Consumer) else Consumer(source)
         self._guard = guard
         self._has_own_guard = guard is not None
+        self._consumer.rewind()  # whoever read with it before may have left something behind
         self._ahead = FetchAhead(self._consumer.fetch_descriptor, fetchers)
         self._known = deque[BatchDescriptor]()  # handed out to us, and not fetched yet
         self._current: tuple[Fetch, int] | None = None  # a batch in slices, and the row that comes next
         self._handed_out: list[Fetch] = []  # their last rows are with whoever received them
+        self._joined: Lease | None = None  # what a joined block has beside its payloads
         self._pause = _FIRST_POLL
         self._is_paused = False
         self._has_failed = False
@@ -109,10 +112,7 @@ class BufferReceiver:
             self.let_go()
             try:
                 parts, tokens = self._gather(max_records, max_bytes, time.monotonic() + timeout)
-                joined = join_records(parts) if parts else ()
-                if len(parts) > 1:
-                    self.let_go()  # of batches that were handed out whole: there is a copy now
-                batch = self._filters.apply(WorkBatch(joined, tokens))
+                batch = self._filters.apply(WorkBatch(self._join(parts), tokens))
             except BaseException:
                 self._has_failed = True
                 self.rewind()
@@ -125,6 +125,8 @@ class BufferReceiver:
 
         Raises what `Consumer.ack_through` raises.
         """
+        for token in tokens:
+            check_whole("a token", token, 0)
         if not tokens or self._is_acked(through := max(tokens)):
             return
         try:
@@ -141,6 +143,7 @@ class BufferReceiver:
         while self._handed_out:
             self._handed_out[-1].let_go()  # first: should an interrupt come between, it is still in the list
             self._handed_out.pop()
+        self._joined = None
 
     def rewind(self) -> None:
         """Let everything that was not committed come again."""
@@ -159,6 +162,18 @@ class BufferReceiver:
             self._ahead.close()
         if is_first and self._owns_consumer:
             self._consumer.close()
+        elif is_first:
+            with suppress(Closed):
+                self._consumer.rewind()  # what was fetched ahead is nobody's now
+
+    def _join(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch | tuple[()]:
+        if len(parts) < 2:
+            return parts[0] if parts else ()
+        joined = join_records(parts)
+        self.let_go()  # of batches that were handed out whole: there is a copy now
+        beside = joined.nbytes - bytes_of(joined.column("value"))
+        self._joined = self._my_guard().lease(beside).__enter__()
+        return joined
 
     def _gather(self, most_rows: int, max_bytes: int | None, until: float) -> tuple[list[pa.RecordBatch], list[int]]:
         most_bytes = _MOST_BYTES if max_bytes is None else min(max_bytes, _MOST_BYTES)
@@ -174,8 +189,7 @@ class BufferReceiver:
                 continue
             fetch, start = self._current  # type: ignore[misc]  # it is there, as was just said
             arrow = fetch.result().arrow
-            values = arrow.column("value")
-            count = min(rows_within(values, start, most_bytes - size), most_rows - rows)
+            count = min(rows_of_size(arrow, start, most_bytes - size), most_rows - rows)
             if not count and start < arrow.num_rows:
                 if parts:
                     break
@@ -184,7 +198,7 @@ class BufferReceiver:
             if count:
                 parts.append(part)
             rows += count
-            size += bytes_of(part.column("value"))
+            size += size_of(part)
             self._current = fetch, start + count
             if start + count == arrow.num_rows:
                 tokens.append(fetch.descriptor.sequence)
@@ -203,7 +217,7 @@ class BufferReceiver:
 
     def _has_room(self, most_bytes: int) -> bool:
         held = 0 if self._current is None else self._current[0].size
-        return not self._is_paused and self._ahead.has_room(most_bytes - held)
+        return not self._is_paused and self._ahead.has_room(most_bytes - held, self._my_guard())
 
     def _has_current(self, until: float, *, wait: bool) -> bool:
         """Make the next batch the current one, if there is one; wait for it, longer than `until` if `wait`."""

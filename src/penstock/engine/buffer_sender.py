@@ -10,7 +10,7 @@ from types import TracebackType
 from penstock.buffer import Producer, ProducerConfig, WriteHandle
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed
-from penstock.records import Record, rows_within
+from penstock.records import Record, rows_of_size
 from penstock.storage import ObjectStore
 
 _CONFIG = ProducerConfig()
@@ -76,10 +76,10 @@ class BufferSender:
     def _produce(self, batch: WorkBatch) -> list[WriteHandle]:
         """Hand it over in pieces of a data object each: they are written side by side."""
         columns = batch.record_columns
-        values = columns.column("value")
+        most = min(_AT_ONCE, self._producer.max_batch_bytes)
         handles, start = list[WriteHandle](), 0
         while start < columns.num_rows:
-            count = max(rows_within(values, start, _AT_ONCE), 1)
+            count = max(rows_of_size(columns, start, most), 1)
             handles.append(self._producer.produce(columns.slice(start, count)))
             start += count
         return handles

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -21,9 +21,9 @@ def columns(fn: ColumnFunction) -> Callable[[ParsedBatch], WorkBatch]:
     """Make a `process` function, for `parse=True`, of a function from a record batch to a record batch.
 
     It gets the parsed columns. A row it returns with a non-null `_error` (a string) becomes a dead letter with that
-    reason; its payload is the record it came from where that can be told (the function kept the rows, and at least one
-    column, as they were), or the bytes in a column `_raw` where it returns one, or else the row as JSON. The sink finds
-    the rest of the rows in `batch.arrow`, without these two columns.
+    reason. Its payload is the record it came from, if the function returns as many rows as it got, and none of its
+    columns in another order; or else the bytes in a column `_raw`, where it returns one; or else the row as JSON. The
+    sink finds the rest of the rows in `batch.arrow`, without these two columns.
 
     Raises `InvalidInput` for what is no function, and, in the block, for what is no record batch.
     """
@@ -31,6 +31,8 @@ def columns(fn: ColumnFunction) -> Callable[[ParsedBatch], WorkBatch]:
         raise InvalidInput(f"columns takes a function of a pyarrow.RecordBatch, not {type(fn).__name__}")
 
     def process(parsed: ParsedBatch) -> WorkBatch:
+        if not isinstance(parsed, ParsedBatch):
+            raise InvalidInput("a column function works on parsed blocks: run the engine with parse=True")
         given = parsed.arrow
         returned: object = fn(given)
         if not isinstance(returned, pa.RecordBatch):
@@ -72,21 +74,24 @@ def _set_apart(
 
 
 def _keeps_rows(given: pa.RecordBatch, returned: pa.RecordBatch) -> bool:
-    """Whether the rows are known to be the same, in the same order."""
+    """Whether the rows are as many as before, and no column says that they are in another order."""
     if given.num_rows != returned.num_rows:
         return False
     names = [name for name in given.schema.names if returned.schema.names.count(name) == 1]
-    unchanged = [name for name in names if returned.column(name).equals(given.column(name))]
-    if len(unchanged) == given.num_columns or given.num_rows == 1:
-        return True
-    return any(_tells_rows_apart(given.column(name)) for name in unchanged)
+    return not any(_is_reordered(given.column(name), returned.column(name)) for name in names)
 
 
-def _tells_rows_apart(column: pa.Array[Any]) -> bool:
-    """Whether no two rows have the same in this column, so that it would show if they were moved."""
+def _is_reordered(before: pa.Array[Any], after: pa.Array[Any]) -> bool:
+    """Whether the same values are there, but not in the same places."""
+    if before.type != after.type or before.equals(after):
+        return False
+    try:
+        return bool(_sorted(before).equals(_sorted(after)))
+    except pa.ArrowNotImplementedError:  # Arrow cannot sort what is nested
+        return sorted(map(repr, before.to_pylist())) == sorted(map(repr, after.to_pylist()))
+
+
+def _sorted(column: pa.Array[Any]) -> pa.Array[Any]:
     import pyarrow.compute as pc
 
-    try:
-        return bool(pc.count_distinct(column, mode="all").as_py() == len(column))
-    except pa.ArrowNotImplementedError:
-        return False  # Arrow cannot compare what is nested
+    return column.take(pc.array_sort_indices(cast("Any", column)))

@@ -50,6 +50,10 @@ class DlqPolicy:
     name: str
     send: Route | None = None
 
+    def __post_init__(self) -> None:
+        if self.name not in {"reject", "route", "discard"} or (self.name == "route") != callable(self.send):
+            raise InvalidInput("a policy is made by DlqPolicy.reject(), .route(fn) or .discard()")
+
     @classmethod
     def reject(cls) -> DlqPolicy:
         """Any dead letter is a `DeadLettersUnrouted` error, and nothing of its block is committed."""

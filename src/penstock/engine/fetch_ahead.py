@@ -10,8 +10,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from penstock.buffer import BatchDescriptor, ConsumedBatch
+from penstock.buffer import BatchDescriptor, ConsumedBatch, ProducerConfig
 from penstock.engine.memory_guard import Lease, MemoryGuard
+
+_ROOM_FOR_ONE = 8 * ProducerConfig().flush_size_bytes  # of memory in all: several copies, and that is not all there is
 
 _numbers = itertools.count(1)
 
@@ -84,7 +86,7 @@ class FetchAhead:
         self._fetch = fetch
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._fetches = deque[Fetch]()
-        self._usual_size: int | None = None  # of a batch; None until one was there
+        self._largest: int | None = None  # of the batches that were there; None before the first
         number = next(_numbers)
         self._threads = [
             threading.Thread(target=self._run, name=f"penstock-receiver-{number}-fetcher-{one}", daemon=True)
@@ -95,12 +97,18 @@ class FetchAhead:
     def __len__(self) -> int:
         return len(self._fetches)
 
-    def has_room(self, most_bytes: int) -> bool:
-        """Whether one more can be fetched, if so many bytes may be ahead. Not before it is known how large they are."""
-        if self._usual_size is None or len(self._fetches) >= 2 * len(self._threads):
+    def has_room(self, most_bytes: int, guard: MemoryGuard) -> bool:
+        """Whether one more can be fetched, if so many bytes may be ahead. Not before it is known how large they are.
+
+        A batch may be larger than all before it. So no more are under way at once than the memory has room for if each
+        of them were as large as a producer makes them.
+        """
+        under_way = sum(not one.is_done for one in self._fetches)
+        most_under_way = max(1, guard.limit_bytes // _ROOM_FOR_ONE)
+        if self._largest is None or len(self._fetches) >= 2 * len(self._threads) or under_way >= most_under_way:
             return False
-        ahead = sum(one.size if one.is_done else self._usual_size for one in self._fetches)
-        return ahead + self._usual_size <= most_bytes
+        ahead = sum(one.size for one in self._fetches) + under_way * self._largest
+        return ahead + self._largest <= most_bytes
 
     def start(self, descriptor: BatchDescriptor, guard: MemoryGuard) -> None:
         """Fetch one more, behind the others."""
@@ -124,7 +132,7 @@ class FetchAhead:
 
     def take(self) -> None:
         """Take the first one, which is done, out of the line."""
-        self._usual_size = self._fetches[0].size
+        self._largest = max(self._largest or 0, self._fetches[0].size)
         self._fetches.popleft()
 
     def drop(self) -> None:

@@ -49,7 +49,7 @@ class Inbound:
         if now - self._tidied >= _TIDY_EVERY:
             self._tidied = now
             give_memory_back()
-        if getattr(self._receiver, "in_hand", False):
+        if getattr(self._receiver, "in_hand", False) is True:
             return True
         if now - self._held_since >= LONGEST_HOLD:
             _log.warning(

@@ -84,6 +84,11 @@ class MemoryGuard:
         return self._limit_bytes
 
     @property
+    def counts_leases_only(self) -> bool:
+        """Whether it does not know how much memory is really used."""
+        return self._system is None and self._heap_source is None
+
+    @property
     def current_bytes(self) -> int:
         """How many bytes are leased, one way or the other."""
         # Copied by one step of the interpreter: other threads add leases meanwhile.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -81,12 +80,14 @@ class MemoryTransport:
         def has_some() -> bool:
             nonlocal taken
             self._check_open()
-            records, size = list[Record](), 0
-            for record in islice(self._records, self._next - self._base, self._next - self._base + max_records):
-                size += len(record.value)
-                if records and max_bytes is not None and size > max_bytes:
+            start, size = self._next - self._base, 0
+            end = start
+            while end < len(self._records) and end - start < max_records:
+                size += len(self._records[end].value)
+                if end > start and max_bytes is not None and size > max_bytes:
                     break
-                records.append(record)
+                end += 1
+            records = self._records[start:end]
             taken = WorkBatch(records, range(self._next, self._next + len(records)))
             self._next += len(records)
             self._end_handed_out = max(self._end_handed_out, self._next)
@@ -104,6 +105,7 @@ class MemoryTransport:
 
         Raises `InvalidInput` for a sequence that was not handed out.
         """
+        tokens = tuple(tokens)
         with self._lock:
             self._check_open()
             for token in tokens:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from penstock.engine.dead_letters import DeadLetter
 from penstock.engine.parsing import ParsedValues, ParseError, ParseFormat, parse_values
 from penstock.engine.work_batch import WorkBatch
-from penstock.errors import ParseFailed
+from penstock.errors import InvalidInput, ParseFailed
 from penstock.records import Record
 from penstock.storage.checks import as_word
 
@@ -41,6 +41,7 @@ class ParsedBatch:
         self._records: list[Record] | None = None
         self.commit_tokens = source.commit_tokens
         self.failure: ParseFailed | None = None
+        self._is_sealed = False
         self._note(values.errors)
 
     @classmethod
@@ -79,6 +80,11 @@ class ParsedBatch:
         """The same in columns. Raises `ParseFailed` where a record that does not fit is to fail the block."""
         if self._arrow is None:
             arrow, misfits = self._values.columns()
+            if misfits and self._is_sealed:
+                raise InvalidInput(
+                    "columns were asked for when the block was processed already, and there are records that do not "
+                    "fit into them: ask for `arrow` in `process`"
+                )
             if misfits:
                 self._note(misfits)
                 self._misfits, self._records = misfits, None
@@ -108,6 +114,12 @@ class ParsedBatch:
 
     def __repr__(self) -> str:
         return f"ParsedBatch({len(self)} records, {self.errors} parse errors, {len(self.commit_tokens)} commit tokens)"
+
+    def seal(self) -> None:
+        """Say that its dead letters are about to be routed: there can be no more of them."""
+        if self.failure is not None:
+            raise self.failure  # `process` may have caught it
+        self._is_sealed = True
 
     def _rows(self) -> list[int]:
         gone = {misfit.index for misfit in self._misfits}

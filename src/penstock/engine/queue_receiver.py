@@ -75,6 +75,7 @@ class QueueReceiver:
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Ack events, in one write. Raises what the queue's `ack_many` raises: they are not acked then."""
+        tokens = list(tokens)
         self._queue.ack_many(tokens)
         for token in tokens:
             self._taken.pop(token, None)

@@ -16,6 +16,7 @@ from penstock.storage.checks import check_seconds, check_whole
 class Receiver(Protocol):
     """Where blocks come from.
 
+    One that is to be run again after a failure needs a `rewind()` too, or it would go on behind the failed block.
     Some have more, and the engine uses it: `rewind()` makes everything received and not committed come again;
     `pause()` and `resume()` stop and allow work ahead of `recv`; `in_hand` says whether `recv` has something in memory
     to hand out; `use_guard(guard)` tells where to lease what is held, `let_go()` that the last block is worked off.
@@ -68,6 +69,8 @@ class Filters:
     """The filters of a receiver, in their order. The first that does not say Keep decides."""
 
     def __init__(self, filters: Iterable[Filter]) -> None:
+        if not isinstance(filters, Iterable):
+            raise InvalidInput(f"filters must be a list of functions, not {type(filters).__name__}")
         self._filters = tuple(filters)
         for one in self._filters:
             if not callable(one):

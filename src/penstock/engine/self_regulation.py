@@ -17,9 +17,9 @@ from penstock.storage.checks import as_word
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _RANGE = 16  # between the least and the most: a hold must be able to make blocks smaller
-_COPIES = (
-    32  # a block is held several times over: fetched, decoded, joined, processed, encoded; and the next is fetched
-)
+_COPIES = 32  # a block is held several times over: fetched, decoded, joined, processed, encoded; the next is fetched
+_LEASED_COPIES = 8  # where leases alone count, they count once or twice; but there must be room for more than one
+_RECORD_BYTES = 4096  # of memory for each record of a block: an object takes hundreds, and some make several of it
 
 
 class Profile(StrEnum):
@@ -77,7 +77,7 @@ class SelfRegulation:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", as_word("profile", Profile, self.profile).value)
-        object.__setattr__(self, "sources", tuple(self.sources))
+        object.__setattr__(self, "sources", _checked_sources(self.sources))
         _check("guard", self.guard, MemoryGuard, optional=True)
         _check("hysteresis", self.hysteresis, Hysteresis)
         _check("budget", self.budget, ByteBudgetConfig, optional=True)
@@ -87,12 +87,15 @@ class SelfRegulation:
         if self.budget is not None:
             return self.budget
         config = _PROFILES[Profile(self.profile)]
-        most = max(1, min(config.max_bytes, guard.limit_bytes // _COPIES))
+        copies = _LEASED_COPIES if guard.counts_leases_only else _COPIES
+        most = max(1, min(config.max_bytes, guard.limit_bytes // copies))
+        records = config.record_cap if guard.counts_leases_only else guard.limit_bytes // _RECORD_BYTES
         return replace(
             config,
             max_bytes=most,
             start_bytes=min(config.start_bytes, most),
             floor_bytes=max(1, min(config.floor_bytes, most // _RANGE)),
+            record_cap=max(1, min(config.record_cap, records)),
         )
 
 
@@ -116,6 +119,16 @@ def give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
         return  # only glibc has it
+
+
+def _checked_sources(sources: object) -> tuple[PressureSource, ...]:
+    if not isinstance(sources, list | tuple):
+        raise InvalidInput(f"sources must be a list of pressure sources, not {type(sources).__name__}")
+    for source in sources:
+        missing = [name for name in ("name", "weight", "hard", "read") if not hasattr(source, name)]
+        if missing:
+            raise InvalidInput(f"a pressure source has name, weight, hard and read(); {source!r} has no {missing[0]}")
+    return tuple(sources)
 
 
 def _check(field: str, value: object, kind: type, *, optional: bool = False) -> None:

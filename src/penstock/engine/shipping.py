@@ -13,7 +13,15 @@ from penstock.engine.buffer_sender import BufferSender
 from penstock.engine.queue_receiver import QueueReceiver
 from penstock.engine.stats import EngineStats
 from penstock.engine.work_batch import WorkBatch
-from penstock.errors import EngineError, InvalidInput, NotFound, StorageError
+from penstock.errors import (
+    CorruptData,
+    EngineError,
+    InvalidInput,
+    NotFound,
+    PenstockError,
+    ReceiveFailed,
+    StorageError,
+)
 from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
 from penstock.storage import ObjectStore
 from penstock.storage.opening import local_path
@@ -87,6 +95,8 @@ class _Shipper:
                 except EngineError as error:
                     if self._until_idle or not isinstance(error.__cause__, StorageError):
                         raise
+                    if until_idle and isinstance(error, ReceiveFailed):
+                        raise  # one of a folder: the others come first
                     if self._engine.stats.processed > before:
                         pause = _FIRST_PAUSE
                     _log.warning("shipping from %r: %s; trying again in %.0f s", queue, error, pause)
@@ -97,30 +107,32 @@ class _Shipper:
 
     def _ship_folder(self, folder: str) -> None:
         """Ship what lies in every queue of a folder; without `until_idle`, again when somebody has used one since."""
+        known = set[str]()  # what was logged already
         shipped: dict[str, bytes | None] = {}  # which opening of a queue was ours, and left nothing
         while not self._stop.is_set():
             places = _places_in(folder)
             if not places and self._until_idle:
                 raise NotFound(f"there is no durable queue in {folder}")
-            refused = list[StorageError]()
+            refused = list[PenstockError]()
             for place in places:
                 if self._stop.is_set() or (place in shipped and shipped[place] == opening_of(place)):
                     continue
                 try:
-                    queue: DurableEventQueue[bytes] = DurableEventQueue(place)
-                except StorageError as error:
-                    refused.append(error)
+                    with DurableEventQueue(place) as queue:
+                        opening = opening_of(place)  # while it is ours: when it is closed others may open it at once
+                        self._ship_queue(queue, until_idle=True)
+                except (StorageError, CorruptData, ReceiveFailed) as error:
+                    refused.append(error)  # one queue that cannot be read does not hold up the others
                     continue
-                with queue:
-                    opening = opening_of(place)  # while it is ours: after it was closed, others may open it at once
-                    self._ship_queue(queue, until_idle=True)
                 shipped[place] = opening
             if self._until_idle:
                 for refusal in refused:
                     raise refusal
                 return
             for refusal in refused:
-                _log.info("%s; looking again in %.0f s", refusal, _LOOK_AGAIN)
+                if str(refusal) not in known:
+                    _log.warning("%s; looking again every %.0f s", refusal, _LOOK_AGAIN)
+            known = {str(refusal) for refusal in refused}
             self._stop.wait(_LOOK_AGAIN)
 
 

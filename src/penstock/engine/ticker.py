@@ -33,7 +33,8 @@ class Ticker:
         now = self._clock()
         if now < self._due:
             return
-        self._due += self._interval * (math.floor((now - self._due) / self._interval) + 1)
+        missed = (now - self._due) // self._interval
+        self._due = now + self._interval if math.isinf(missed) else self._due + self._interval * (missed + 1)
         try:
             self._fn()
         except Exception:  # noqa: BLE001  a report that fails must not stop the work

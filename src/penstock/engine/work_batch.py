@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -130,12 +129,12 @@ class WorkBatch:
         """How many records from `start` on have at most so many bytes of payload together."""
         if self._arrow is not None and not self._has_own_columns:
             return rows_within(self._arrow.column("value"), start, most)
-        size = 0
-        for count, record in enumerate(islice(self.records, start, None)):
-            size += len(record.value)
+        records, size = self.records, 0
+        for at in range(start, len(records)):
+            size += len(records[at].value)
             if size > most:
-                return count
-        return len(self) - start
+                return at - start
+        return len(records) - start
 
     def record(self, row: int) -> Record:
         """One of the records."""

@@ -239,7 +239,7 @@ class DurableEventQueue(Generic[Event]):
         def has_taken() -> bool:
             nonlocal size
             full = min(max_events, len(taken) + _AT_ONCE)
-            while len(taken) < full and (found := self._next(skip_corrupt=True)) is not None:
+            while len(taken) < full and (found := self._next_after(taken)) is not None:
                 if taken and size + len(found[1]) > most:
                     return False
                 taken.append(DurableEvent(*found))
@@ -399,6 +399,15 @@ class DurableEventQueue(Generic[Event]):
                 return None
             identifier, data = found
             return identifier, self._read(identifier) if data is None else data
+
+    def _next_after(self, taken: Sequence[object]) -> tuple[int, bytes] | None:
+        """What comes next. One that cannot be read does not hold up those before it: the next call meets it again."""
+        try:
+            return self._next(skip_corrupt=True)
+        except PenstockError:
+            if not taken or self._is_closed:
+                raise
+            return None
 
     def _note_skipped(self, corrupt: CorruptEvent) -> None:
         self._measures.corrupt_skipped.inc()
