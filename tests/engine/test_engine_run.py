@@ -323,7 +323,12 @@ def test_a_ticker_that_raises_is_logged_and_the_loop_goes_on(caplog: pytest.LogC
 
 
 def test_a_receive_waits_no_longer_than_until_the_ticker_is_due() -> None:
-    receiver, clock = Scripted(), Clock()
+    clock = Clock()
+
+    def wait() -> None:
+        clock.now += receiver.limits[-1][2]
+
+    receiver = Scripted(when_done=wait)
     engine = BatchEngine(EngineConfig(recv_timeout=50), clock=clock)
     engine.run(receiver, through, Sink(), ticker=(2.0, lambda: None), until_idle=True)
     assert receiver.limits[0][2] == 2.0
