@@ -22,6 +22,7 @@ from penstock import Consumer, ConsumerConfig, DurableEventQueue, Producer, Prod
 from penstock.engine import BatchEngine, BufferReceiver, BufferSender, SelfRegulation, WorkBatch, ship
 
 MANY = 3_000_000
+BACKLOG = 9_000_000
 FEW = 300_000
 LIST = 1000
 NO_GC = ConsumerConfig(gc=False)
@@ -158,7 +159,7 @@ def run() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         root = Path(name)
         source = _sources(root, lists, [MANY, FEW], 64 << 20)
-        small_batches = _sources(root, lists, [MANY], 4 << 20)
+        small_batches = _sources(root, lists, [BACKLOG], 4 << 20)
         contests = [
             Contest(
                 "pass through, buffer to buffer",
@@ -174,7 +175,7 @@ def run() -> None:
             ),
             Contest(
                 "work off a backlog, in columns",
-                MANY,
+                BACKLOG,
                 {
                     "Penstock": drained(small_batches, SelfRegulation(), budgets),
                     "Penstock, not regulated": drained(small_batches, None, []),

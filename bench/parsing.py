@@ -89,6 +89,7 @@ def run() -> None:
                     "json.loads, each": loop,
                     "msgspec.json.decode, each": one_by_one(texts, msgspec.json.decode),
                 },
+                rounds=11,
             ),
             Contest(
                 "JSON into objects",
@@ -108,6 +109,7 @@ def run() -> None:
                     "json.loads, each": loop,
                     "msgspec.msgpack.decode, each": unpack,
                 },
+                rounds=11,
             ),
             Contest(
                 "MessagePack with binary into columns",
