@@ -16,14 +16,13 @@ import pyarrow as pa
 from penstock.buffer import BatchDescriptor, Consumer
 from penstock.engine.fetch_ahead import Fetch, FetchAhead
 from penstock.engine.memory_guard import Lease, MemoryGuard
-from penstock.engine.receiving import Filter, Filters, check_limits
+from penstock.engine.receiving import MOST_BYTES, Filter, Filters, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, OutOfOrderAck
 from penstock.records import bytes_of, join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore
 from penstock.storage.checks import check_whole
 
-_MOST_BYTES = 1 << 30  # in one block: a column holds 2 GiB
 _AHEAD_BYTES = 256 << 20  # where a receive has no limit
 _AT_ONCE = 64  # entries asked for by one read of the manifest
 _FIRST_POLL = 0.01
@@ -176,7 +175,7 @@ class BufferReceiver:
         return joined
 
     def _gather(self, most_rows: int, max_bytes: int | None, until: float) -> tuple[list[pa.RecordBatch], list[int]]:
-        most_bytes = _MOST_BYTES if max_bytes is None else min(max_bytes, _MOST_BYTES)
+        most_bytes = MOST_BYTES if max_bytes is None else min(max_bytes, MOST_BYTES)
         ahead = min(_AHEAD_BYTES if max_bytes is None else max_bytes, _AHEAD_BYTES)
         parts, tokens = list[pa.RecordBatch](), list[int]()
         rows = size = 0

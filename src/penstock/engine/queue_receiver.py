@@ -7,13 +7,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from penstock.engine.receiving import Filter, Filters, check_limits
+from penstock.engine.receiving import MOST_BYTES, Filter, Filters, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, UnknownEvent
 from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.records import values_to_arrow
-
-_MOST_BYTES = 1 << 30  # in one block: a column holds 2 GiB
 
 
 class QueueReceiver:
@@ -59,7 +57,7 @@ class QueueReceiver:
         check_limits(max_records, max_bytes, timeout)
         if self._is_closed:
             raise Closed(f"{self!r} is closed")
-        most = _MOST_BYTES if max_bytes is None else min(max_bytes, _MOST_BYTES)
+        most = MOST_BYTES if max_bytes is None else min(max_bytes, MOST_BYTES)
         try:
             self._taking = taking = list[DurableEvent[bytes]]()
             if not self._queue.poll_bytes(max_records, most, timeout, into=taking):

@@ -12,6 +12,8 @@ from penstock.errors import InvalidInput
 from penstock.records import Record
 from penstock.storage.checks import check_seconds, check_whole
 
+MOST_BYTES = 1 << 30  # in one block that is put into columns: a column holds 2 GiB
+
 
 class Receiver(Protocol):
     """Where blocks come from.
