@@ -125,11 +125,13 @@ class BlockLoop:
             with self.guard.lease(piece.total_bytes):
                 self._work_on_piece(piece, piece.commit_tokens, routed)
         if self.commit is CommitMode.AUTO and tokens:
-            _at(CommitFailed, f"the commit of {block!r} (which may have happened all the same)", self._commit, tokens)
+            _at(
+                CommitFailed,
+                f"the commit of {block!r} (which may have happened all the same)",
+                self.receiver.commit,
+                tokens,
+            )
         call_if_there(self.receiver, "let_go")
-
-    def _commit(self, tokens: tuple[Any, ...]) -> None:
-        self.receiver.commit(tokens)
 
     def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
         """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
