@@ -107,6 +107,17 @@ def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int =
     return batch
 
 
+def record_count(data: bytes | memoryview) -> int:
+    """How many records a batch says that it has, by its footer alone. Raises `CorruptData` if it is too small for one.
+
+    >>> record_count(encode_batch([b"a", b"b"]))
+    2
+    """
+    if len(data) < _FOOTER.size:
+        raise CorruptData(f"a batch of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
+    return int(_FOOTER.unpack_from(data, len(data) - _FOOTER.size)[1])
+
+
 def encode(
     batch: pa.RecordBatch, compression: Compression, shape: BatchFormat, most: int | None = None
 ) -> EncodedBatch:

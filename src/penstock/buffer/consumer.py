@@ -95,6 +95,16 @@ class Consumer:
         return self._cursor
 
     @property
+    def first_sequence(self) -> int:
+        """The first sequence that is not acked durably, as of the last manifest read or write."""
+        return self._view.first_sequence
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that the next entry will get, as of the last manifest read or write."""
+        return self._view.next_sequence
+
+    @property
     def is_empty(self) -> bool:
         """Whether the queue was empty when its manifest was read or written last."""
         return len(self) == 0

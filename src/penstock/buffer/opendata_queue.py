@@ -117,8 +117,13 @@ class OpenDataQueue:
         """Percent of the writes that lost a compare-and-set."""
         return self._counts.conflict_rate
 
-    def enqueue(self, entries: Sequence[NewEntry], in_time: InTime) -> dict[str, int]:
-        """Append entries in one write, and return the sequence of each location."""
+    def enqueue(
+        self, entries: Sequence[NewEntry], in_time: InTime, unless: Callable[[OpenDataView], bool] | None = None
+    ) -> dict[str, int]:
+        """Append entries in one write, and return the sequence of each location.
+
+        `unless` is asked about each view that a write would be based on; where it says yes, nothing is written.
+        """
         doubts: list[_Try] = []
         pauses = self._pauses()
         while True:
@@ -126,6 +131,8 @@ class OpenDataQueue:
             done, doubts = self._settle(doubts, found)
             if done is not None:
                 return done
+            if unless is not None and unless(found):
+                return {}
             entries = in_time(entries)
             changed = found.manifest.append([(entry.location, entry.metadata) for entry in entries])
             attempt = _Try(found.version, found.next_sequence, tuple(entry.location for entry in entries))

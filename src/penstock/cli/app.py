@@ -10,10 +10,14 @@ import typer
 from rich.console import Console
 
 from penstock import __version__
+from penstock.cli.consume import consume_command
 from penstock.cli.demo import run_demo
 from penstock.cli.manifest import manifest_app
+from penstock.cli.produce import produce_command
 from penstock.cli.queue import queue_app
+from penstock.cli.run import run_command
 from penstock.cli.ship import ship_command
+from penstock.cli.status import status_command
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -43,6 +47,10 @@ def options(
 app.add_typer(manifest_app, name="manifest")
 app.add_typer(queue_app, name="queue")
 app.command("ship")(ship_command)
+app.command("produce")(produce_command)
+app.command("consume")(consume_command)
+app.command("status")(status_command)
+app.command("run")(run_command)
 
 
 @app.command()

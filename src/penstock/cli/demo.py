@@ -1,233 +1,294 @@
-"""`penstock demo`: services push, ship and are killed; an engine processes what comes; nothing is lost."""
+"""`penstock demo`: the main job, end to end: services, queues, a buffer, a pipeline on Spark that is killed, tables."""
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import cast
 
 import msgspec
-import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from penstock.buffer import Manifest, Producer
-from penstock.engine import BatchEngine, BufferReceiver, DeadLetter, DlqPolicy, WorkBatch, columns, ship
+from penstock.buffer import Manifest
+from penstock.cli.run import check_java
+from penstock.engine import ship
+from penstock.errors import PenstockError
 from penstock.queue import DurableEventQueue
 from penstock.storage import open_store
 
-AT_ONCE = 25  # events in one push
-BROKEN = b"{this is no JSON"
+AT_ONCE = 50  # events in one push
+BROKEN_EVERY = 100  # one event in so many is no JSON
+WRONG_EVERY = 150  # and one in so many is JSON that the process function sets aside
+_LOOK_AGAIN = 0.25
+_PATIENCE = 300.0
+_PIPELINE = """\
+# What `penstock demo` runs. To run it again: penstock run {root}/pipeline.toml
+source = "{root}/buffer"
+checkpoint = "{root}/checkpoint"
+dead_letters = "{root}/dead-letters"
+trigger = "asap"
+
+[options]
+maxBytesPerTrigger = "{block}"
+
+[parse]
+format = "json"
+schema = "event string, number bigint, at timestamp"
+
+[[process]]
+function = "penstock.cli.demo_process:add_service"
+schema = "event string, number bigint, at timestamp, service string"
+
+[sink]
+parquet = "{root}/table"
+
+[spark]
+master = "local[*]"
+app_name = "penstock demo"
+
+[spark.config]
+"spark.ui.enabled" = "false"
+"spark.sql.shuffle.partitions" = "2"
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"""
 
 _spawn = multiprocessing.get_context("spawn")
 
 
-@dataclass
-class Sink:
-    """Where the demo's engine puts what it has processed."""
+@dataclass(frozen=True)
+class Pushed:
+    """What the services were told to push."""
 
-    events: list[str] = field(default_factory=list)
-    blocks: int = 0
-    dead_letters: list[DeadLetter] = field(default_factory=list)
+    run: str
+    services: int
+    events: int
 
-    def take(self, block: WorkBatch) -> None:
-        """Keep the names of a block's events."""
-        self.blocks += 1
-        self.events += cast("list[str]", block.arrow.column("event").to_pylist())
+    @property
+    def total(self) -> int:
+        """Every event."""
+        return self.services * self.events
+
+    @property
+    def dead(self) -> int:
+        """Those that must end as dead letters."""
+        return self.services * sum(is_broken(number) or is_wrong(number) for number in range(self.events))
+
+
+def is_broken(number: int) -> bool:
+    """Whether the event of this number is no JSON."""
+    return number % BROKEN_EVERY == 0
+
+
+def is_wrong(number: int) -> bool:
+    """Whether the event of this number is JSON that cannot be used."""
+    return not is_broken(number) and number % WRONG_EVERY == 1
 
 
 def run_demo(directory: Path | None, *, producers: int, events: int, kills: int, console: Console) -> bool:
-    """Run the demo, and say whether every event that was pushed came, and in order."""
-    root = Path(directory or tempfile.mkdtemp(prefix="penstock-demo-"))
+    """Run the demo, and say whether every event came, once, as a row or as a dead letter."""
+    check_java()
+    root = Path(directory or tempfile.mkdtemp(prefix="penstock-demo-")).absolute()
     open_store(root)  # which refuses what is no directory
-    run, sink = uuid.uuid4().hex[:8], Sink()
-    console.print(f"{producers} services push {events} events each into durable queues in {root}.", highlight=False)
-    console.print("Each ships its queue into one buffer; an engine parses, processes and acks what comes.")
-    console.print("More services are killed with SIGKILL in the middle of their work; their queues are shipped later.")
+    pushed = Pushed(uuid.uuid4().hex[:8], producers, events)
+    (root / "pipeline.toml").write_text(_PIPELINE.format(root=root, block=max(pushed.total * 20, 100_000)))
+    console.print(f"{producers} services push {events:,} events each into durable queues in {root},", highlight=False)
+    console.print("and ship them into one buffer. A pipeline on Spark parses them into a Parquet table; what cannot be")
+    console.print("parsed or used goes into a table of dead letters.")
     started = time.monotonic()
-    pushed: list[str] = []
-    engine = BatchEngine(dlq=DlqPolicy.route(sink.dead_letters.extend))
-    with BufferReceiver(root / "buffer") as receiver, _running(producers, root, run, events) as running:
-        with _processing(engine, receiver, sink):
-            for number in range(kills):
-                pushed += _kill_a_service(root, f"{run}-victim{number}")
-                console.print(f"  killed service {number + 1} of {kills}; the engine is at {len(sink.events)} events")
-            pushed += [event for _, answers in running for event in answers.recv()]
-            for process, _ in running:
-                process.join()  # its queue is closed then
-            left = ship(root / "queues", root / "buffer", until_idle=True).processed
-        engine.run(receiver, columns(_process), sink.take, parse=True, until_idle=True)
-    seconds = time.monotonic() - started
-    ours = [event for event in sink.events if event.startswith(run)]
-    lost, twice = set(pushed) - set(ours), len(ours) - len(set(ours))
-    disorder = _out_of_order(list(dict.fromkeys(ours)))
-    broken = [letter for letter in sink.dead_letters if letter.payload == BROKEN]
-    _show(
-        console,
-        root,
-        pushed=len(pushed),
-        came=len(set(ours)),
-        lost=len(lost),
-        twice=twice,
-        disorder=disorder,
-        letters=len(broken),
-    )
-    console.print(
-        f"{len(ours) / seconds:,.0f} events/s, from a synced push to an ack after the sink, in {sink.blocks} blocks; "
-        f"{left} were shipped from queues that services left behind."
-    )
-    _show_what_lies_there(console, root)
-    return not lost and not disorder and (not twice or kills > 0) and len(broken) >= producers
+    watch = Watch(root, pushed, console, started)
+    with _running(root, pushed) as services:
+        for kill in range(kills):
+            with _driver(root, kill + 1, console) as driver:
+                watch.until_some_came(driver, services)
+                driver.kill()
+                driver.wait()
+            watch.say(f"killed the pipeline's driver with SIGKILL ({kill + 1} of {kills}); starting it again")
+        with _driver(root, kills + 1, console) as driver:
+            watch.until_all_came(driver, services)
+            driver.send_signal(signal.SIGTERM)
+            code = driver.wait(_PATIENCE)
+    watch.say(f"told the driver to stop (SIGTERM): it finished its block, acked, and ended with exit code {code}")
+    return _show(console, root, pushed, time.monotonic() - started) and code == 0
 
 
-def _process(events: pa.RecordBatch) -> pa.RecordBatch:
-    """What a user's column function would do: here, add a column."""
-    return events.append_column("where", pa.array(["demo"] * events.num_rows, pa.string()))
+class Watch:
+    """Looks at the tables while they grow, as any reader could, and says how far it is."""
+
+    def __init__(self, root: Path, pushed: Pushed, console: Console, started: float) -> None:
+        self._root = root
+        self._pushed = pushed
+        self._console = console
+        self._started = started
+        self._said = ""
+
+    def say(self, what: str) -> None:
+        """Say something, with the time."""
+        self._console.print(f"  {time.monotonic() - self._started:5.1f} s  {what}", highlight=False)
+
+    def until_some_came(self, driver: subprocess.Popen[bytes], services: list[BaseProcess]) -> None:
+        """Wait until a block more than before is in the table."""
+        before = self._count()[0]
+        self._wait(driver, services, lambda rows, _: rows > before)
+
+    def until_all_came(self, driver: subprocess.Popen[bytes], services: list[BaseProcess]) -> None:
+        """Wait until as many rows and dead letters are there as events were pushed."""
+        self._wait(driver, services, lambda rows, dead: rows + dead >= self._pushed.total)
+
+    def _count(self) -> tuple[int, int]:
+        return rows_in(self._root / "table"), rows_in(self._root / "dead-letters")
+
+    def _wait(self, driver: subprocess.Popen[bytes], services: list[BaseProcess], done: object) -> None:
+        assert callable(done)  # noqa: S101  one of the two above
+        until = time.monotonic() + _PATIENCE
+        while True:
+            rows, dead = self._count()
+            working = sum(service.is_alive() for service in services)
+            said = f"{rows:,} rows and {dead:,} dead letters in the tables; {working} services still push"
+            if said != self._said:
+                self.say(said)
+                self._said = said
+            if done(rows, dead):
+                return
+            if driver.poll() is not None:
+                raise PenstockError(f"the driver ended by itself, with exit code {driver.returncode}: see {_log(self._root)}")
+            if any(service.exitcode for service in services):
+                raise PenstockError("a service failed")
+            if time.monotonic() > until:
+                raise PenstockError(f"nothing more came for {_PATIENCE:.0f} s: see {_log(self._root)}")
+            time.sleep(_LOOK_AGAIN)
 
 
-@contextmanager
-def _serving(root: Path, name: str) -> Iterator[DurableEventQueue[bytes]]:
-    """A service's queue, and a thread that ships it."""
-    stop = threading.Event()
-    with DurableEventQueue(root / "queues" / name) as queue:
-        shipper = threading.Thread(target=ship, args=(queue, root / "buffer"), kwargs={"stop": stop}, name="shipper")
-        shipper.start()
-        try:
-            queue.push(BROKEN)
-            yield queue
-        finally:
-            stop.set()
-            shipper.join()
+def rows_in(table: Path) -> int:
+    """How many rows a table has now, for a plain reader."""
+    import pyarrow.dataset as ds
+
+    if not table.is_dir():
+        return 0
+    return ds.dataset(table, format="parquet", partitioning="hive").count_rows()
 
 
-def _push(queue: DurableEventQueue[bytes], name: str, start: int, end: int) -> list[str]:
-    """Push some events, and return their names. They are on disk then."""
-    some = [f"{name}/{number}" for number in range(start, end)]
-    queue.push_many([msgspec.json.encode({"event": event, "number": int(event.rpartition("/")[2])}) for event in some])
-    return some
-
-
-def _serve(root: Path, name: str, events: int, answers: Connection) -> None:
-    with _serving(root, name) as queue:
-        starts = range(0, events, AT_ONCE)
-        pushed = [event for start in starts for event in _push(queue, name, start, min(start + AT_ONCE, events))]
-    answers.send(pushed)
-
-
-def _serve_until_killed(root: Path, name: str, answers: Connection) -> None:
-    with _serving(root, name) as queue:
-        for start in itertools.count(0, AT_ONCE):
-            answers.send(_push(queue, name, start, start + AT_ONCE))
-
-
-def _kill_a_service(root: Path, name: str) -> list[str]:
-    """Start a service, kill it while it works, and return what it had pushed."""
-    service, answers = _start(_serve_until_killed, root, name)
-    pushed: list[str] = answers.recv()
-    service.kill()
-    service.join()
-    try:
-        while answers.poll():
-            pushed += answers.recv()
-    except EOFError:
-        pass  # the end of what it had to say
-    return pushed
+def _log(root: Path) -> Path:
+    return root / "driver.log"
 
 
 @contextmanager
-def _processing(engine: BatchEngine, receiver: BufferReceiver, sink: Sink) -> Iterator[None]:
-    """Let the engine work in the background."""
-    shutdown = threading.Event()
-
-    def work() -> None:
-        engine.run(receiver, columns(_process), sink.take, parse=True, shutdown=shutdown)
-
-    worker = threading.Thread(target=work, name="demo-engine")
-    worker.start()
+def _driver(root: Path, number: int, console: Console) -> Iterator[subprocess.Popen[bytes]]:
+    """The pipeline's driver: `penstock run`, in a process of its own."""
+    console.print(f"  starting the driver: penstock run {root}/pipeline.toml", highlight=False)
+    with _log(root).open("ab") as log:
+        log.write(b"--- driver %d\n" % number)
+        log.flush()
+        driver = subprocess.Popen(  # noqa: S603  our own command
+            [sys.executable, "-m", "penstock.cli", "run", str(root / "pipeline.toml")],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
-        yield
+        yield driver
     finally:
-        shutdown.set()
-        worker.join()
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
 
 
 @contextmanager
-def _running(producers: int, root: Path, run: str, events: int) -> Iterator[list[tuple[BaseProcess, Connection]]]:
-    running: list[tuple[BaseProcess, Connection]] = []
+def _running(root: Path, pushed: Pushed) -> Iterator[list[BaseProcess]]:
+    """The services, each in a process of its own."""
+    running: list[BaseProcess] = []
     try:
-        for number in range(producers):
-            # One by one: should a start fail, those before it are in the list, and are killed below.
-            running.append(_start(_serve, root, f"{run}-service{number}", events))  # noqa: PERF401
+        for number in range(pushed.services):
+            service = _spawn.Process(target=serve, args=(root, pushed, number))
+            service.start()
+            running.append(service)
         yield running
     finally:
-        for process, _ in running:
-            process.kill()
-            process.join()
+        for service in running:
+            if sys.exc_info()[0] is not None:
+                service.kill()
+            service.join()
 
 
-def _start(work: Callable[..., None], *args: object) -> tuple[BaseProcess, Connection]:
-    """Start a process, and return it with the end of a pipe on which it answers."""
-    answers, theirs = _spawn.Pipe(duplex=False)
-    process = _spawn.Process(target=work, args=(*args, theirs))
-    process.start()
-    theirs.close()
-    return process, answers
+def serve(root: Path, pushed: Pushed, number: int) -> None:
+    """Push events into a durable queue, and ship it at the same time: what a service does."""
+    name = f"{pushed.run}/service{number}"
+    with DurableEventQueue(root / "queues" / name.replace("/", "-")) as queue:
+        stop = threading.Event()
+        shipper = threading.Thread(target=ship, args=(queue, root / "buffer"), kwargs={"stop": stop}, name="shipper")
+        shipper.start()
+        for start in range(0, pushed.events, AT_ONCE):
+            queue.push_many([event(name, one) for one in range(start, min(start + AT_ONCE, pushed.events))])
+        stop.set()
+        shipper.join()
+        ship(queue, root / "buffer", until_idle=True)
 
 
-def _out_of_order(events: list[str]) -> int:
-    """How many events came before one of the same service that was pushed earlier."""
-    last = Counter[str]()
-    wrong = 0
-    for event in events:
-        name, _, number = event.rpartition("/")
-        wrong += int(number) < last[name]
-        last[name] = int(number)
-    return wrong
+def event(name: str, number: int) -> bytes:
+    """The bytes of one event. Some are broken."""
+    if is_broken(number):
+        return b'{"event": "%b/%d", this is no JSON' % (name.encode(), number)
+    said = -1 if is_wrong(number) else number
+    return msgspec.json.encode({"event": f"{name}/{number}", "number": said, "at": "2026-11-16T12:00:00Z"})
 
 
-def _show(console: Console, root: Path, **rows: int) -> None:
+def _show(console: Console, root: Path, pushed: Pushed, seconds: float) -> bool:
+    """Compare what was pushed with what the tables have, event by event, and say so."""
+    import pyarrow.dataset as ds
+
+    rows = ds.dataset(root / "table", format="parquet", partitioning="hive").to_table(columns=["event"])
+    letters = ds.dataset(root / "dead-letters", format="parquet", partitioning="hive").to_table(columns=["payload"])
+    wanted = {
+        event_name(pushed, service, number) for service in range(pushed.services) for number in range(pushed.events)
+    }
+    came = [str(name) for name in rows.column("event").to_pylist()]
+    dead = [_name_in(payload) for payload in letters.column("payload").to_pylist()]
+    ours = [name for name in (*came, *dead) if name.startswith(pushed.run)]
+    lost, twice = len(wanted - set(ours)), len(ours) - len(set(ours))
     table = Table(title=str(root), title_justify="left")
     table.add_column("what")
     table.add_column("how many", justify="right")
-    words = {
-        "pushed": "events pushed",
-        "came": "events at the sink (one under way at a kill may have come)",
-        "lost": "lost",
-        "twice": "twice (shipped, and killed before the ack)",
-        "disorder": "out of order",
-        "letters": "broken events, set aside as dead letters",
-    }
-    for name, number in rows.items():
-        table.add_row(words[name], str(number))
+    for what, count in {
+        "events pushed": f"{pushed.total:,}",
+        "rows in the table": f"{len([name for name in came if name.startswith(pushed.run)]):,}",
+        "dead letters": f"{len([name for name in dead if name.startswith(pushed.run)]):,}",
+        "lost": f"{lost:,}",
+        "twice": f"{twice:,}",
+        "rows/s, from the first push to the last block, with every start of Spark": f"{len(came) / seconds:,.0f}",
+    }.items():
+        table.add_row(what, count)
     console.print(table)
+    manifest = Manifest.read(root / "buffer")
+    console.print(f"{len(manifest.entries)} batches of {manifest.next_sequence} are not acked. Where everything lies:")
+    for what, where in {
+        "the queues": root / "queues",
+        "the buffer": f"{root / 'buffer'}   (penstock status {root / 'buffer'})",
+        "the table": f"{root / 'table'}   (any reader of Parquet)",
+        "the dead letters": root / "dead-letters",
+        "the pipeline": f"{root / 'pipeline.toml'}   (penstock run)",
+        "what Spark said": _log(root),
+    }.items():
+        console.print(f"  {what:17} {where}", highlight=False, soft_wrap=True)
+    return not lost and not twice and len(manifest.entries) == 0
 
 
-def _show_what_lies_there(console: Console, root: Path) -> None:
-    """Leave one more event in the buffer, and show what lies in it."""
-    store = open_store(root / "buffer")
-    with Producer(store) as producer:
-        location = producer.produce("one more, for you to look at").result().location
-    manifest = Manifest.read(store)
-    console.print(f"What lies in {root / 'buffer'}:", highlight=False)
-    objects = sorted(store.list_objects(), key=lambda meta: meta.path)
-    data = [meta for meta in objects if meta.path.endswith(".batch") and meta.path != location]
-    for meta in objects:
-        if meta not in data:
-            console.print(f"  {meta.path}  {meta.size} bytes", highlight=False)
-    size = sum(meta.size for meta in data)
-    console.print(f"  and {len(data)} data objects ({size} bytes) that are acked: the collector takes them later")
-    state = f"epoch {manifest.epoch}, next sequence {manifest.next_sequence}, {len(manifest.entries)} not acked"
-    console.print(f"The manifest: {state}. To look at it, and at a queue:")
-    console.print(f"  penstock manifest dump {root / 'buffer'}", highlight=False)
-    console.print(f"  penstock queue dump {next((root / 'queues').iterdir())}", highlight=False)
+def event_name(pushed: Pushed, service: int, number: int) -> str:
+    """The name that an event has."""
+    return f"{pushed.run}/service{service}/{number}"
+
+
+def _name_in(payload: object) -> str:
+    """The name of the event that a dead letter was."""
+    return bytes(payload).decode().split('"event":')[1].split('"')[1] if isinstance(payload, bytes) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from penstock.engine.dead_letters import DeadLetter
 from penstock.engine.parsed_batch import ParsedBatch
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput
+from penstock.records import Record
 
 ColumnFunction: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -37,16 +38,19 @@ def columns(fn: ColumnFunction) -> Callable[[ParsedBatch], WorkBatch]:
         returned: object = fn(given)
         if not isinstance(returned, pa.RecordBatch):
             raise InvalidInput(f"a column function must return a pyarrow.RecordBatch, not {type(returned).__name__}")
-        kept, letters = _set_apart(parsed, given, returned)
+        kept, letters = set_apart(given, returned, lambda: parsed.records)
         return WorkBatch.of_columns(kept, parsed.commit_tokens, letters)
 
     return process
 
 
-def _set_apart(
-    parsed: ParsedBatch, given: pa.RecordBatch, returned: pa.RecordBatch
+def set_apart(
+    given: pa.RecordBatch, returned: pa.RecordBatch, records_of: Callable[[], Sequence[Record] | None]
 ) -> tuple[pa.RecordBatch, list[DeadLetter]]:
-    """The rows that are fine, without `_error` and `_raw`, and a dead letter for each of the others."""
+    """The rows that are fine, without `_error` and `_raw`, and a dead letter for each of the others.
+
+    `records_of` makes the records that the given rows came from, or None where nobody knows.
+    """
     has_raw = RAW in returned.schema.names and RAW not in given.schema.names  # one that came in is the user's own
     bare = returned.drop_columns([RAW]) if has_raw else returned
     if ERROR not in returned.schema.names:
@@ -59,7 +63,7 @@ def _set_apart(
     rows = [row for row, fine in enumerate(is_fine.to_pylist()) if not fine]
     if not rows:
         return bare, []
-    records = parsed.records if _keeps_rows(given, returned) else None
+    records = records_of() if keeps_rows(given, returned) else None
     raw = returned.column(RAW) if has_raw else None
     letters = list[DeadLetter]()
     for row in rows:
@@ -73,7 +77,7 @@ def _set_apart(
     return bare.filter(is_fine), letters
 
 
-def _keeps_rows(given: pa.RecordBatch, returned: pa.RecordBatch) -> bool:
+def keeps_rows(given: pa.RecordBatch, returned: pa.RecordBatch) -> bool:
     """Whether the rows are as many as before, and no column says that they are in another order."""
     if given.num_rows != returned.num_rows:
         return False

@@ -4,3 +4,8 @@ What lives here: everything that knows PySpark, and nothing else does: `import p
 
 May import: `engine` and what lies below it, and PySpark (the extra `spark`).
 """
+
+from penstock.spark.data_source import PenstockDataSource, register
+from penstock.spark.pipeline import Pipeline
+
+__all__ = ["PenstockDataSource", "Pipeline", "register"]

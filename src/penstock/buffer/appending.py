@@ -1,0 +1,235 @@
+"""Append a block: data objects that many hands wrote, enqueued together in one manifest write.
+
+Whoever has rows calls `BlockAppender.write` for each object. Whoever commits the block calls `append` with all of them,
+in another process as a rule, and maybe much later. A `BlockName` tells a block that comes again from a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.buffer.batch import BatchFormat, Compression, encode
+from penstock.buffer.config import ProducerConfig
+from penstock.buffer.descriptors import Metadata, NewEntry
+from penstock.buffer.locations import check_owner, new_location
+from penstock.buffer.measures import label_of
+from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView
+from penstock.buffer.producer import seconds_since_boot
+from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
+from penstock.records import join_records, rows_of_size, size_of
+from penstock.storage import ObjectStore, url_of
+
+_DEFAULTS = ProducerConfig()
+_MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
+_COPIERS = 4
+_ROUNDS = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenObject:
+    """A data object that no manifest names yet. `began` is when its writing began, in seconds since 1970."""
+
+    location: str
+    records: int
+    size: int
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """Who appends a block, and which of its blocks it is. A block that comes again has the name it had before.
+
+    >>> BlockName("nightly", 7).payload
+    b'{"writer":"nightly","transaction":7}'
+    """
+
+    writer: str
+    transaction: int
+
+    @property
+    def payload(self) -> bytes:
+        """What every entry of the block carries in a manifest of version 1."""
+        return json.dumps({"writer": self.writer, "transaction": self.transaction}, separators=(",", ":")).encode()
+
+
+def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Join and cut batches of records to `most` bytes each; a record that is larger comes alone.
+
+    >>> from penstock.records import values_to_arrow
+    >>> [batch.num_rows for batch in join_to_size([values_to_arrow([b"aa", b"b"]), values_to_arrow([b"cccc"])], 3)]
+    [2, 1]
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            fitting = min(rows_of_size(batch, start, most - size), _MOST_ROWS - rows)
+            if not fitting and held:
+                yield join_records(held)
+                held, rows, size = [], 0, 0
+                continue
+            piece = batch.slice(start, max(fitting, 1))
+            held.append(piece)
+            start, rows, size = start + piece.num_rows, rows + piece.num_rows, size + size_of(piece)
+    if held:
+        yield join_records(held)
+
+
+class BlockAppender:
+    """Writes the data objects of blocks into one buffer, and appends blocks to its queue.
+
+    Nothing it keeps matters: the appender that writes an object, and the one that appends it, may be anywhere.
+
+    >>> from penstock.records import values_to_arrow
+    >>> from penstock.storage import MemoryStore
+    >>> appender = BlockAppender(MemoryStore("doctest-appending"))
+    >>> written = appender.write(values_to_arrow([b"one", b"two"]))
+    >>> appender.append([written], BlockName("nightly", 7)), appender.append([written], BlockName("nightly", 7))
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        config: ProducerConfig = _DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = seconds_since_boot,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._uptime = uptime
+        self._queue = OpenDataQueue(store, config.manifest_path, label_of(store, config.manifest_path), "producer")
+        self._owns_prefix = False
+
+    def write(self, batch: pa.RecordBatch) -> WrittenObject:
+        """Write a batch of records as a data object, which nobody sees until it is appended.
+
+        Raises `InvalidInput` for more than `max_batch_bytes`, or a prefix that belongs to another manifest, and
+        `StorageError`.
+        """
+        config = self._config
+        size = size_of(batch)
+        if size > config.max_batch_bytes:
+            raise InvalidInput(f"a batch of {size} bytes passes max_batch_bytes = {config.max_batch_bytes}")
+        if not self._owns_prefix:
+            self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
+        encoded = encode(batch, Compression(config.compression), BatchFormat(config.format), config.max_batch_bytes)
+        began = self._clock()  # before it is written: the collector counts on what is told about this time
+        location = new_location(config.data_path_prefix, began)
+        self._store.put(location, encoded.data)
+        return WrittenObject(location, batch.num_rows, len(encoded.data), began)
+
+    def append(self, objects: Sequence[WrittenObject], name: BlockName | None = None) -> bool:
+        """Enqueue all objects in one write, in their order. False: the block is in the queue already, or has none.
+
+        With a name, any entry still queued that carries it shows that the block is there: one write is all or nothing.
+        The objects given now stay orphans then. A block that has been dequeued, or has no name and new objects, is
+        appended again: at least once.
+
+        Objects that are too old to be named safely are written again, under another location. Raises `NotFound` naming
+        an object that is gone; nothing is enqueued then. Raises `OutcomeUnknown` where it is not known to be enqueued.
+        """
+        if not objects:
+            return False
+        payload = b"" if name is None else name.payload
+        entries = [self._entry(written, payload) for written in objects]
+        evidence = _Evidence(payload)
+        for _ in range(_ROUNDS):
+            evidence.expect(entries[-1].location)
+            is_old = [self._is_old(entry) for entry in entries]
+            if any(is_old):
+                # Looked at first: of a block that is there, the objects may have been read and collected by now.
+                if evidence.is_in(self._queue.look()):
+                    break
+                entries = self._write_again(entries, is_old)
+                evidence.expect(entries[-1].location)
+            if self._queue.enqueue(entries, self._all_in_time, evidence.is_in):
+                return True
+            if evidence.is_found:
+                break
+        else:
+            raise OutcomeUnknown(
+                f"{len(entries)} objects of a block were not enqueued in {self._where} within enqueue_deadline = "
+                f"{self._config.enqueue_deadline} s, {_ROUNDS} times; they are not known to be enqueued"
+            )
+        _log.info("%s is in %s already; its %d new objects stay orphans", name or "a block", self._where, len(objects))
+        return False
+
+    @property
+    def _where(self) -> str:
+        return f"{url_of(self._store)}/{self._config.manifest_path}"
+
+    def _entry(self, written: WrittenObject, payload: bytes) -> NewEntry:
+        age = self._clock() - written.began
+        if age < -self._config.enqueue_deadline / 3:
+            age = math.inf  # another host's clock, and far ahead: it says nothing about the age
+        deadline = self._uptime() + self._config.enqueue_deadline - max(age, 0)
+        return NewEntry(written.location, (Metadata(0, int(written.began * 1000), payload),), deadline)
+
+    def _is_old(self, entry: NewEntry) -> bool:
+        """Whether two thirds of its time are over; the rest is for the manifest write, and for hosts' clocks."""
+        return entry.deadline - self._uptime() < self._config.enqueue_deadline / 3
+
+    def _all_in_time(self, entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+        # All or none: a block is not appended in parts. With none the queue gives up, and `append` writes again.
+        now = self._uptime()
+        return entries if all(now < entry.deadline for entry in entries) else []
+
+    def _write_again(self, entries: Sequence[NewEntry], is_old: Sequence[bool]) -> list[NewEntry]:
+        _log.info("writing %d of %d objects of a block again in %s: too old", sum(is_old), len(entries), self._where)
+        with ThreadPoolExecutor(_COPIERS, thread_name_prefix="penstock-appending") as pool:
+            copies = pool.map(self._copy, [entry for entry, old in zip(entries, is_old, strict=True) if old])
+            return [next(copies) if old else entry for entry, old in zip(entries, is_old, strict=True)]
+
+    def _copy(self, entry: NewEntry) -> NewEntry:
+        try:
+            data = self._store.get(entry.location).data
+        except NotFound as error:
+            raise NotFound(
+                f"{entry.location} in {url_of(self._store)} is gone, and its block was not enqueued yet; nothing of "
+                "the block is, and it has to be written again"
+            ) from error
+        deadline = self._uptime() + self._config.enqueue_deadline
+        location = new_location(self._config.data_path_prefix, self._clock())
+        self._store.put(location, data)
+        return NewEntry(location, entry.metadata, deadline)
+
+
+class _Evidence:
+    """What shows that a block is in a queue: its name on any entry, or the last location of one of its tries.
+
+    The last, for it is the last to be dequeued.
+    """
+
+    def __init__(self, payload: bytes) -> None:
+        self._payload = payload
+        self._locations: set[str] = set()
+        self.is_found = False
+
+    def expect(self, location: str) -> None:
+        self._locations.add(location)
+
+    def is_in(self, view: OpenDataView) -> bool:
+        # The bytes first: to decode all entries takes long where the backlog is, and as a rule there is nothing.
+        traces = [location.encode() for location in self._locations] + ([self._payload] if self._payload else [])
+        if not any(trace in view.manifest.data for trace in traces):
+            return False
+        self.is_found = any(
+            entry.location in self._locations
+            or (self._payload != b"" and any(item.payload == self._payload for item in entry.metadata))
+            for entry in view.entries(view.first_sequence, view.next_sequence)
+        )
+        return self.is_found

@@ -1,0 +1,196 @@
+"""`penstock consume`: print the events of a buffer, and ack what was printed."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO, cast
+
+import msgspec
+import typer
+
+from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, FetchHandle, Manifest
+from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.cli.produce import Stop, StorageOptions, not_logged, open_with
+from penstock.errors import NotFound, PenstockError, StorageError
+from penstock.records import Record, records_from_arrow
+from penstock.storage import ObjectStore
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.5
+
+
+def consume_command(
+    where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
+    most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="How many events to print.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C or SIGTERM.")] = False,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Only look: ack nothing, and fence nobody.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object for each event, with its place, key and headers.")
+    ] = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Print the events of a buffer, one a line, and ack them.
+
+    This takes the buffer over: the consumer that is active, if there is one, is FENCED and stops. To look and disturb
+    nobody, use --no-ack.
+
+    A batch is acked when all of it is written to standard output and flushed; if this is killed before, the batch
+    comes again. To print only some, use -n: what `| head` does not show may have been written to the pipe, and acked.
+
+    With --json, bytes that are not UTF-8 are in `value_base64` (`key_base64`) instead of `value` (`key`), and the
+    timestamp is in milliseconds since 1970.
+    """
+    store = open_with(where, storage_options)
+    if not follow and not _has_manifest(store):
+        typer.echo(f"penstock: {where} is empty: there is no manifest", err=True)
+        return
+    if sys.stdout is None:
+        raise StorageError("standard output cannot be written: it is closed")
+    printer = _Printer(sys.stdout.buffer, most, as_json=as_json)
+    # What closing a fenced consumer logs, that acks may be lost, is not so here: each is written when it is made.
+    with Stop() as stop, not_logged("penstock.buffer.consumer"):
+        if no_ack:
+            printer.print_all(_batches(_Looking(store), stop, follow=follow), ack=False)
+            return
+        with Consumer(store) as consumer:
+            printer.print_all(_batches(consumer, stop, follow=follow), ack=True)
+
+
+class _Printer:
+    """Writes batches, up to so many events, and acks those that are written whole."""
+
+    def __init__(self, out: BinaryIO, most: int | None, *, as_json: bool) -> None:
+        self._out = out
+        self._left = most
+        self._as_json = as_json
+
+    def print_all(self, batches: Iterator[ConsumedBatch], *, ack: bool) -> None:
+        """Print until there are no more, or enough, or until nobody reads it any more."""
+        for batch in batches:
+            rows = batch.arrow.num_rows
+            printed = rows if self._left is None else min(rows, self._left)
+            if not self._print(batch, printed):
+                return
+            if ack and printed == rows:
+                _ack(batch)
+            elif ack:
+                some = f"{printed} of the {rows} events of batch {batch.sequence} are printed"
+                typer.echo(f"penstock: {some}: it is not acked, and comes again", err=True)
+            if self._left is not None:
+                self._left -= printed
+                if not self._left:
+                    return
+
+    def _print(self, batch: ConsumedBatch, rows: int) -> bool:
+        """Write and flush some rows of a batch. Says whether somebody reads them."""
+        try:
+            self._out.writelines(self._lines(batch, rows))
+            self._out.flush()
+        except BrokenPipeError:
+            _give_up_stdout()
+            return False
+        except OSError as error:
+            _give_up_stdout()
+            raise StorageError(
+                f"standard output cannot be written: {error.strerror}; batch {batch.sequence} is not acked"
+            ) from error
+        return True
+
+    def _lines(self, batch: ConsumedBatch, rows: int) -> Iterator[bytes]:
+        some = batch.arrow.slice(0, rows)
+        if not self._as_json:
+            return (value + b"\n" for value in cast("list[bytes]", some.column("value").to_pylist()))
+        records = enumerate(records_from_arrow(some))
+        return (msgspec.json.encode(_as_json(batch.sequence, index, record)) + b"\n" for index, record in records)
+
+
+def _ack(batch: ConsumedBatch) -> None:
+    try:
+        batch.ack()
+    except PenstockError:
+        typer.echo(f"penstock: batch {batch.sequence} is printed, and not known to be acked", err=True)
+        raise
+
+
+class _Looking:
+    """Hands out the batches of a buffer as a consumer does, but takes no epoch: it fences nobody, and cannot ack."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._handle = FetchHandle(store)
+        self._waiting = deque[BatchDescriptor]()
+        self._next = 0
+
+    def next_batch(self) -> ConsumedBatch | None:
+        """Fetch the next entry; None where there is none yet. Raises as `Consumer.next_batch` does."""
+        if not self._waiting:
+            self._read()
+        while self._waiting:
+            entry = self._waiting.popleft()
+            self._next = entry.sequence + 1
+            try:
+                return self._handle.fetch(entry)
+            except NotFound:
+                # A consumer may have acked it since the manifest was read, and a collector taken it.
+                if entry in self._read():
+                    raise
+        return None
+
+    def _read(self) -> tuple[BatchDescriptor, ...]:
+        found = Manifest.read(self._store).entries
+        self._waiting = deque(entry for entry in found if entry.sequence >= self._next)
+        return found
+
+
+def _batches(source: Consumer | _Looking, stop: Stop, *, follow: bool) -> Iterator[ConsumedBatch]:
+    pause = _FIRST_PAUSE
+    while stop.signal is None:
+        batch = source.next_batch()
+        if batch is not None:
+            if stop.signal is None:
+                yield batch
+            pause = _FIRST_PAUSE
+        elif not follow:
+            return
+        else:
+            stop.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _as_json(sequence: int, index: int, record: Record) -> dict[str, object]:
+    headers = record.headers
+    return {
+        "sequence": sequence,
+        "index": index,
+        **_text_or_base64("value", record.value),
+        **_text_or_base64("key", record.key),
+        "headers": None if headers is None else [{"key": name, **_text_or_base64("value", v)} for name, v in headers],
+        "timestamp": record.timestamp_ms,
+    }
+
+
+def _text_or_base64(name: str, value: bytes | None) -> dict[str, object]:
+    try:
+        return {name: None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value or b"").decode()}
+
+
+def _has_manifest(store: ObjectStore) -> bool:
+    """Whether there is one. A consumer would make one, in whatever directory was typed by mistake."""
+    try:
+        store.head(MANIFEST_PATH)
+    except NotFound:
+        return False
+    return True
+
+
+def _give_up_stdout() -> None:
+    """Let the interpreter's last flush go nowhere: it would fail again, and say so."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

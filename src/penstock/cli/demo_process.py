@@ -1,0 +1,15 @@
+"""What the demo's pipeline does with events, on Spark's executors: a function of columns, like a user's."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def add_service(events: pa.RecordBatch) -> pa.RecordBatch:
+    """Add the service that an event came from, and set those aside that say a number below 0."""
+    import pyarrow.compute as pc
+
+    names = events.column("event")
+    service = pc.list_element(pc.split_pattern(names, "/"), 1)
+    wrong = pc.if_else(pc.less(events.column("number"), 0), "number is below 0", pa.scalar(None, pa.string()))
+    return events.append_column("service", service).append_column("_error", wrong)

@@ -1,0 +1,39 @@
+"""A batch read: the backlog as it is, without an ack and without an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from penstock.buffer import Manifest
+from penstock.spark.options import ReadOptions
+from penstock.spark.partitions import BatchRun, plan_partitions
+from penstock.spark.planner import measured
+from penstock.spark.reading import Rows, read_run
+
+
+class BufferReader(DataSourceReader):
+    """Reads what is queued when the read is planned. It acks nothing, and fences nobody."""
+
+    def __init__(self, options: ReadOptions, rows: Rows, cores: int) -> None:
+        self._options = options
+        self._rows = rows
+        self._cores = cores
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """What is queued now, cut into partitions."""
+        options = self._options
+        store = options.open()
+        start = options.starting_sequence
+        entries = Manifest.read(store, options.manifest_path).entries
+        wanted = [entry for entry in entries if start is None or (start != "latest" and entry.sequence >= int(start))]
+        return plan_partitions(
+            measured(store, wanted, count_records=False), options.target_partition_bytes, self._cores
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition. Where there are none, Spark makes one of its own."""
+        if isinstance(partition, BatchRun):
+            yield from read_run(partition, self._options, self._rows)

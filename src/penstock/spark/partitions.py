@@ -1,0 +1,56 @@
+"""From a run of batches to Spark's input partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+from penstock.buffer import BatchDescriptor
+
+_SMALLEST = 256 << 10  # bytes; below that a task costs more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A batch, or one of several equal ranges of its rows."""
+
+    batch: BatchDescriptor
+    part: int = 0
+    of: int = 1
+
+    def rows(self, count: int) -> tuple[int, int]:
+        """Where the piece starts and ends in a batch of so many rows."""
+        return count * self.part // self.of, count * (self.part + 1) // self.of
+
+
+class BatchRun(InputPartition):
+    """What one task reads: pieces, in order."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+
+
+def plan_partitions(batches: Sequence[BatchDescriptor], target_bytes: int, cores: int) -> list[InputPartition]:
+    """Cut a run of batches, whose sizes are known, into partitions of about that size, and enough for all cores.
+
+    A much larger batch is cut into ranges of rows; each of these tasks fetches all of it.
+    """
+    total = sum(batch.size or 0 for batch in batches)
+    size = max(min(target_bytes, -(-total // max(cores, 1))), min(_SMALLEST, target_bytes))
+    runs: list[InputPartition] = []
+    pieces: list[Piece] = []
+    held = 0
+    for batch in batches:
+        of = max(round((batch.size or 0) / size), 1)
+        for part in range(of):
+            if pieces and held + (batch.size or 0) // of > size * 5 // 4:
+                runs.append(BatchRun(pieces))
+                pieces, held = [], 0
+            pieces.append(Piece(batch, part, of))
+            held += (batch.size or 0) // of
+    if pieces:
+        runs.append(BatchRun(pieces))
+    return runs

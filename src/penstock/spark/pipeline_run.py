@@ -1,0 +1,290 @@
+"""One run of a pipeline: its query, its blocks, how it ends, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from penstock.engine.ticker import Ticker
+from penstock.errors import (
+    DeadLetterRouteFailed,
+    DeadLettersUnrouted,
+    EngineError,
+    InvalidInput,
+    ProcessFailed,
+    SinkFailed,
+)
+from penstock.spark.data_source import PenstockDataSource, known_to
+from penstock.spark.dead_letters import LETTER, TABLE, reason_in, unpacked
+from penstock.spark.map_in_arrow import map_in_arrow
+from penstock.spark.options import ReadOptions
+from penstock.spark.pipeline import Plan
+from penstock.spark.progress import Progress
+from penstock.spark.reading import Rows
+from penstock.spark.schemas import RECORD_FIELDS, UNPARSED
+from penstock.spark.sinks import OpenTable, TableSink
+from penstock.spark.spark_errors import our_error
+from penstock.spark.steps import ColumnStep, Parse, PipelineRows
+from penstock.spark.stopping import Stopping
+from penstock.spark.stream_reader import BLOCK, STOP, STOPPED
+from penstock.spark.tables import BlockId
+
+_LOOK_AGAIN = 0.1
+_REASONS = 3
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run did: rows that its sink got, bytes of the batches they came from, dead letters, blocks, seconds."""
+
+    rows: int = 0
+    bytes: int = 0
+    dead_letters: int = 0
+    blocks: int = 0
+    seconds: float = 0.0
+
+
+class PipelineSource(PenstockDataSource):
+    """The data source of one pipeline: its steps travel with the class."""
+
+    source_name = "penstock-pipeline"
+    rows: Rows
+    output: StructType
+
+    @classmethod
+    def name(cls) -> str:
+        """A name of its own in the session."""
+        return cls.source_name
+
+    def schema(self) -> StructType:
+        """The columns of the output, and the dead letters."""
+        return StructType([*self.output, StructField(LETTER, BinaryType())])
+
+    def _rows(self, _schema: StructType, _options: ReadOptions) -> Rows:
+        return self.rows
+
+
+class PipelineRun:
+    """One run."""
+
+    def __init__(self, plan: Plan, spark: SparkSession, trigger: dict[str, Any]) -> None:
+        if plan.sink is None:
+            raise InvalidInput("the pipeline has no sink: add to_parquet, to_delta, to_buffer or to")
+        self._plan = plan
+        self._spark = spark
+        self._trigger = trigger
+        self._control = Path(tempfile.mkdtemp(prefix="penstock-run-"))
+        self._sink = plan.sink.open(spark)
+        self._letters = None if plan.dead_letters is None else TableSink(plan.dead_letters).open(spark)
+        self._failure: BaseException | None = None
+        self._progress = Progress()
+        self._rows = self._bytes = self._dead = self._blocks = 0
+
+    def run(self) -> Summary:
+        """Run to the end. Raises what went wrong, with Spark's exception as its cause."""
+        started = time.monotonic()
+        source = self._source()
+        tickers = [Ticker(ticks, time.monotonic) for ticks in self._plan.ticks]
+        try:
+            with Stopping() as stopping, self._progress:
+                query = self._start(source, self._trigger)
+                try:
+                    self._wait(query, stopping, tickers)
+                finally:
+                    query.stop()
+                if stopping.is_asked and not stopping.is_urgent and not (self._control / STOPPED).exists():
+                    # It was between two triggers: nobody has acked the last block yet.
+                    self._start(source, {"availableNow": True}).awaitTermination()
+        except StreamingQueryException as error:
+            raise self._error_of(error) from error
+        finally:
+            shutil.rmtree(self._control, ignore_errors=True)
+        return Summary(self._rows, self._bytes, self._dead, self._blocks, time.monotonic() - started)
+
+    def _source(self) -> type[PenstockDataSource]:
+        plan, name = self._plan, f"penstock-pipeline-{uuid.uuid4().hex}"
+        parse, schema = None, UNPARSED
+        if plan.parse is not None:
+            schema = _columns(plan.parse.schema)
+            parse = Parse(plan.parse.form, schema, plan.parse.on_error)
+        elif plan.on_records:
+            schema = StructType(list(RECORD_FIELDS))
+        steps = []
+        for fn, told in plan.on_columns:
+            schema = schema if told is None else _columns(told)
+            steps.append(ColumnStep(fn, schema))
+        output = StructType([StructField(field.name, field.dataType) for field in schema])  # letters have nulls
+        rows = PipelineRows(output, plan.on_records, parse, steps)
+        source = known_to(self._spark, PipelineSource, source_name=name, rows=rows, output=output)
+        self._spark.dataSource.register(source)
+        return source
+
+    def _start(self, source: type[PenstockDataSource], trigger: dict[str, Any]) -> StreamingQuery:
+        options = {**self._plan.options, "controlDirectory": str(self._control)}
+        stream = self._spark.readStream.format(source.name()).options(**options).load(self._plan.source)
+        writer = stream.writeStream.foreachBatch(self._take_block).trigger(**trigger)
+        return writer.option("checkpointLocation", self._plan.checkpoint).start()
+
+    def _wait(self, query: StreamingQuery, stopping: Stopping, tickers: list[Ticker]) -> None:
+        """Return when the query has ended, or may be stopped."""
+        while not query.awaitTermination(_LOOK_AGAIN):  # type: ignore[arg-type]  # it takes fractions of a second too
+            for ticker in tickers:
+                ticker.tick()
+            self._progress.show()
+            if not stopping.is_asked:
+                continue
+            (self._control / STOP).touch()
+            if stopping.is_urgent or (self._control / STOPPED).exists():
+                return
+            if "availableNow" not in self._trigger and not query.status["isTriggerActive"]:
+                return
+
+    def _error_of(self, error: StreamingQueryException) -> BaseException:
+        if self._failure is not None:
+            return self._failure
+        return our_error(error) or EngineError(f"the query ended: {error}")
+
+    # A block: in a thread of Spark's, while its query waits.
+
+    def _take_block(self, block: DataFrame, batch: int) -> None:
+        try:
+            self._work_off(block, batch)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _work_off(self, block: DataFrame, batch: int) -> None:
+        planned = json.loads((self._control / BLOCK).read_text())
+        query = block.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if query is None:
+            raise EngineError(
+                "Spark does not say which query a block is of: its id is missing among the local properties"
+            )
+        name = BlockId(query, batch, json.dumps({"sequence": planned["end"]}))
+        started = time.monotonic()
+        if self._has(name):
+            _log.info("block %s is there already", name.name)
+            return
+        rows, dead = self._write(block, name)
+        self._rows, self._bytes = self._rows + rows, self._bytes + planned["bytes"]
+        self._dead, self._blocks = self._dead + dead, self._blocks + 1
+        self._progress.note(
+            rows=rows, size=planned["bytes"], dead=dead, lag=planned["lag"], seconds=time.monotonic() - started
+        )
+
+    def _has(self, name: BlockId) -> bool:
+        # The letters come first: where the rows are, they are too.
+        try:
+            return self._sink.has(name)
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"looking for block {name.name} in {self._plan.sink}") from error
+
+    def _write(self, block: DataFrame, name: BlockId) -> tuple[int, int]:
+        """Write a block's letters, then its rows, and return how many there were of both."""
+        if isinstance(self._sink, OpenTable) and self._letters is None and not self._plan.transforms:
+            return self._write_in_one_pass(block, self._sink, name)
+        # Several outputs of one block: reading it for each would run the process functions for each.
+        kept = block.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            dead, count = self._count(kept)
+            if dead:
+                self._write_letters(kept, name, dead)
+            rows = kept.where(F.col(LETTER).isNull()).drop(LETTER)
+            return self._write_rows(self._transformed(rows), name, count - dead), dead
+        finally:
+            kept.unpersist()
+
+    def _write_in_one_pass(self, block: DataFrame, sink: OpenTable, name: BlockId) -> tuple[int, int]:
+        """Stage the rows and count the letters at once: should there be any, what is staged is thrown away."""
+        seen = Observation()
+        observed = block.observe(seen, F.count(LETTER).alias("dead"), F.count(F.lit(1)).alias("all"))
+        try:
+            staged = sink.table.stage(observed.where(F.col(LETTER).isNull()).drop(LETTER), name)
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"writing block {name.name} with {self._plan.sink}") from error
+        counts = seen.get
+        if counts["dead"]:
+            staged.discard()
+            raise self._unrouted(block, counts["dead"])
+        try:
+            staged.commit()
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"committing block {name.name} with {self._plan.sink}") from error
+        return counts["all"], 0
+
+    def _count(self, block: DataFrame) -> tuple[int, int]:
+        try:
+            counted = block.agg(F.count(LETTER), F.count(F.lit(1))).first()
+        except Exception as error:
+            raise self._failed(error, ProcessFailed, "reading a block") from error
+        return (0, 0) if counted is None else (counted[0], counted[1])
+
+    def _write_letters(self, block: DataFrame, name: BlockId, dead: int) -> None:
+        if self._letters is None:
+            raise self._unrouted(block, dead)
+        at = int(time.time() * 1e6)
+        letters = block.where(F.col(LETTER).isNotNull()).select(LETTER)
+        try:
+            if not self._letters.has(name):
+                self._letters.write(map_in_arrow(letters, lambda batches: unpacked(batches, at), TABLE), name)
+        except Exception as error:
+            url = self._letters.table.url
+            raise self._failed(error, DeadLetterRouteFailed, f"writing {dead} dead letters to {url}") from error
+
+    def _transformed(self, rows: DataFrame) -> DataFrame:
+        for fn in self._plan.transforms:
+            try:
+                made: object = fn(rows)
+            except Exception as error:
+                raise ProcessFailed(f"a transform failed: {type(error).__name__}: {error}") from error
+            if not isinstance(made, DataFrame):
+                raise ProcessFailed(f"a transform must return a DataFrame, and returned {type(made).__name__}")
+            rows = made
+        return rows
+
+    def _write_rows(self, rows: DataFrame, name: BlockId, count: int) -> int:
+        try:
+            self._sink.write(rows, name)
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"writing block {name.name} with {self._plan.sink}") from error
+        return count
+
+    def _unrouted(self, block: DataFrame, dead: int) -> DeadLettersUnrouted:
+        some = block.where(F.col(LETTER).isNotNull()).select(LETTER).limit(_REASONS).collect()
+        reasons = "; ".join(reason_in(bytes(row[0])) for row in some)
+        return DeadLettersUnrouted(
+            f"{dead} dead letters, and no place for them; the first reasons: {reasons}. Give the pipeline a table for "
+            "them with dead_letters(...)"
+        )
+
+    def _failed(self, error: Exception, kind: type[EngineError], what: str) -> BaseException:
+        """Ours, where it happened in our code on an executor; or else the place that it happened in."""
+        return our_error(error) or kind(f"{what} failed: {type(error).__name__}: {error}")
+
+
+def _columns(schema: str | StructType) -> StructType:
+    if isinstance(schema, StructType):
+        return schema
+    try:
+        parsed = StructType.fromDDL(schema)
+    except Exception as error:
+        raise InvalidInput(f"the schema {schema!r} cannot be read: {error}") from error
+    if not isinstance(parsed, StructType):
+        raise InvalidInput(f"the schema {schema!r} is no list of columns such as 'id bigint, event string'")
+    return parsed

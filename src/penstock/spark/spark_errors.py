@@ -1,0 +1,31 @@
+"""From Spark's exceptions back to ours: class and cause are lost on the way, the text is not."""
+
+from __future__ import annotations
+
+import re
+
+from penstock import errors
+from penstock.errors import Fenced, PartitionOutOfRange, PenstockError
+
+_OURS = re.compile(r"penstock\.errors\.(\w+): (.*)")
+_TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"
+
+
+def our_error(error: BaseException) -> PenstockError | None:
+    """The error of ours that an exception is, or has in its text; None where it has none.
+
+    >>> our_error(RuntimeError("Traceback ... penstock.errors.NotFound: the data of sequence 3 is gone"))
+    NotFound('the data of sequence 3 is gone')
+    """
+    if isinstance(error, PenstockError):
+        return error
+    text = str(error)
+    for name, message in reversed(_OURS.findall(text)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, PenstockError) and kind is not PartitionOutOfRange:
+            return kind(message.strip())
+    if _TWO_DRIVERS in text:
+        return Fenced(
+            "another driver runs a query with this checkpoint at the same time; one of the two may go on, or a restart"
+        )
+    return None

@@ -1,0 +1,415 @@
+"""Blocks: written by many, appended in one write, and told apart by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import Consumer, Producer, peek
+from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest, Metadata, ProducerConfig
+from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject, join_to_size
+from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
+from penstock.records import Record, records_from_arrow, records_to_arrow, size_of, values_to_arrow
+from penstock.storage import MemoryStore, ObjectStore
+from penstock.testing import Fault, FaultyStore
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.waiting import Background, Gate
+
+NAME = BlockName("query", 1)
+DEADLINE = ProducerConfig().enqueue_deadline
+
+
+class Time:
+    """Both clocks of a host, which a test moves on."""
+
+    def __init__(self, now: float = 1_700_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def appender(store: ObjectStore, time: Time | None = None) -> BlockAppender:
+    return BlockAppender(store) if time is None else BlockAppender(store, clock=time, uptime=time)
+
+
+def write(store: ObjectStore, *values: bytes, time: Time | None = None) -> list[WrittenObject]:
+    """An object for each value."""
+    return [appender(store, time).write(values_to_arrow([value])) for value in values]
+
+
+def queued(store: ObjectStore) -> list[bytes]:
+    return [record.value for record in peek(store, 100)]
+
+
+def locations(store: ObjectStore) -> list[str]:
+    return [entry.location for entry in Manifest.read(store).entries]
+
+
+def objects_in(store: ObjectStore) -> set[str]:
+    return {meta.path for meta in store.list_objects("ingest") if meta.path.endswith(".batch")}
+
+
+def test_a_block_is_enqueued_in_order_and_read_back(store: ObjectStore) -> None:
+    written = write(store, b"a", b"b", b"c")
+
+    assert appender(store).append(written, NAME)
+
+    assert locations(store) == [one.location for one in written]
+    with Consumer(store) as consumer:
+        assert [entry for batch in consumer for entry in batch.entries] == [b"a", b"b", b"c"]
+
+
+def test_a_block_takes_one_manifest_write(memory: ObjectStore) -> None:
+    hooked = HookedStore(memory)
+
+    appender(hooked).append(write(memory, b"a", b"b", b"c"), NAME)
+
+    assert hooked.count("write manifest") == 1
+
+
+def test_what_was_written_says_how_many_records_and_bytes_it_has(memory: ObjectStore) -> None:
+    time = Time()
+
+    written = appender(memory, time).write(values_to_arrow([b"a", b"b"]))
+
+    assert (written.records, written.size, written.began) == (2, memory.head(written.location).size, time.now)
+
+
+def test_every_entry_carries_the_name_and_the_time_of_its_object(memory: ObjectStore) -> None:
+    time = Time(1_700_000_000.25)
+    written = write(memory, b"a", time=time)
+    time.passes(1)
+    written += write(memory, b"b", time=time)
+    time.passes(1)
+
+    appender(memory, time).append(written, BlockName('a "writer"', 7))
+
+    payload = b'{"writer":"a \\"writer\\"","transaction":7}'
+    assert [entry.metadata for entry in Manifest.read(memory).entries] == [
+        (Metadata(0, 1_700_000_000_250, payload),),
+        (Metadata(0, 1_700_000_001_250, payload),),
+    ]
+
+
+def test_a_block_without_a_name_carries_nothing(memory: ObjectStore) -> None:
+    appender(memory).append(write(memory, b"a"))
+
+    assert [item.payload for item in Manifest.read(memory).entries[0].metadata] == [b""]
+
+
+@pytest.mark.parametrize("name", [NAME, None])
+def test_a_block_without_objects_writes_nothing(memory: ObjectStore, name: BlockName | None) -> None:
+    assert not appender(memory).append([], name)
+
+    assert list(memory.list_objects()) == []
+
+
+# Blocks that come again.
+
+
+@pytest.mark.parametrize("name", [NAME, None])
+def test_the_same_objects_again_are_not_appended(store: ObjectStore, name: BlockName | None) -> None:
+    written = write(store, b"a", b"b")
+    appender(store).append(written, name)
+
+    assert not appender(store).append(written, name)
+
+    assert queued(store) == [b"a", b"b"]
+
+
+def test_the_same_block_with_new_objects_leaves_them_as_orphans(store: ObjectStore) -> None:
+    appender(store).append(write(store, b"a", b"b"), NAME)
+    again = write(store, b"a", b"b")
+
+    assert not appender(store).append(again, NAME)
+
+    assert queued(store) == [b"a", b"b"]
+    assert {one.location for one in again} <= objects_in(store)
+
+
+@pytest.mark.parametrize("other", [BlockName("query", 11), BlockName("query", 0), BlockName("another", 1), None])
+def test_a_block_of_another_name_is_another_block(memory: ObjectStore, other: BlockName | None) -> None:
+    appender(memory).append(write(memory, b"a"), NAME)
+
+    assert appender(memory).append(write(memory, b"b"), other)
+
+    assert queued(memory) == [b"a", b"b"]
+
+
+def test_a_name_within_somebody_elses_metadata_is_not_the_blocks(memory: ObjectStore) -> None:
+    with Producer(memory) as producer:
+        producer.produce(b"a", metadata=b"[" + NAME.payload + b"]")
+
+    assert appender(memory).append(write(memory, b"b"), NAME)
+
+
+def test_a_block_is_known_by_its_last_entry(memory: ObjectStore) -> None:
+    written = write(memory, b"a", b"b")
+    for name in (NAME, None):
+        appender(memory).append(written, name)
+    with Consumer(memory) as consumer:
+        consumer.next_batch()
+        consumer.ack_through(0)
+
+    assert not appender(memory).append(write(memory, b"a", b"b"), NAME)
+    assert not appender(memory).append(written)
+
+
+def test_a_block_that_was_dequeued_is_appended_again(memory: ObjectStore) -> None:
+    written = write(memory, b"a")
+    appender(memory).append(written, NAME)
+    with Consumer(memory) as consumer:
+        consumer.next_batch()
+        consumer.ack_through(0)
+
+    assert appender(memory).append(written, NAME)
+
+
+def test_of_two_commits_of_a_block_at_once_one_stays(store: ObjectStore) -> None:
+    first, second = write(store, b"a", b"b"), write(store, b"a", b"b")
+    hooked, gate = HookedStore(store), Gate()
+    hooked.before("write manifest", gate, times=1)  # it has read, and found nothing
+    late = Background(lambda: appender(hooked).append(first, NAME))
+    gate.wait_for_somebody()
+
+    assert appender(store).append(second, NAME)
+    gate.open()
+
+    assert not late.result()
+    assert locations(store) == [one.location for one in second]
+
+
+def test_two_blocks_without_a_name_at_once_are_both_appended(memory: ObjectStore) -> None:
+    first, second = write(memory, b"a"), write(memory, b"b")
+    hooked, gate = HookedStore(memory), Gate()
+    hooked.before("write manifest", gate, times=1)
+    late = Background(lambda: appender(hooked).append(first))
+    gate.wait_for_somebody()
+    appender(memory).append(second)
+    gate.open()
+
+    assert late.result()
+    assert queued(memory) == [b"b", b"a"]
+
+
+WRITE_FAULTS = [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT, Fault.LATE]
+
+
+@pytest.mark.parametrize("name", [NAME, None])
+@pytest.mark.parametrize("fault", WRITE_FAULTS)
+@pytest.mark.parametrize("before", [[], [b"before"]])
+def test_a_manifest_write_that_goes_wrong_leaves_one_block(
+    memory: ObjectStore, before: list[bytes], fault: Fault, name: BlockName | None
+) -> None:
+    appender(memory).append(write(memory, *before))
+    faulty = FaultyStore(memory, rates={})
+    faulty.inject(fault, path="ingest/manifest")
+
+    assert appender(faulty).append(write(memory, b"a", b"b"), name)
+
+    assert not faulty.planned
+    faulty.settle()
+    assert queued(memory) == [*before, b"a", b"b"]
+
+
+# Objects that get old.
+
+
+def test_an_old_object_is_written_again_before_it_is_named(store: ObjectStore) -> None:
+    time = Time()
+    old = write(store, b"old", time=time)
+    time.passes(DEADLINE * 2 / 3 + 1)
+    young = write(store, b"young", time=time)
+
+    assert appender(store, time).append([*old, *young], NAME)
+
+    assert queued(store) == [b"old", b"young"]
+    assert locations(store)[0] not in {old[0].location, young[0].location}
+    assert locations(store)[1] == young[0].location
+    assert Manifest.read(store).entries[0].metadata[0].ingestion_time_ms == int(old[0].began * 1000)
+
+
+def test_an_object_is_named_as_it_is_until_two_thirds_of_its_time_are_over(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", time=time)
+    time.passes(DEADLINE * 2 / 3 - 1)
+
+    appender(memory, time).append(written)
+
+    assert locations(memory) == [written[0].location]
+
+
+@pytest.mark.parametrize("name", [NAME, None])
+def test_an_object_whose_time_passes_in_the_middle_is_written_again(
+    memory: ObjectStore, name: BlockName | None
+) -> None:
+    time = Time()
+    written = write(memory, b"a", b"b", time=time)
+    hooked = HookedStore(memory)
+    hooked.after("read manifest", lambda: time.passes(DEADLINE), times=1)
+
+    assert appender(hooked, time).append(written, name)
+
+    assert queued(memory) == [b"a", b"b"]
+    assert not set(locations(memory)) & {one.location for one in written}
+
+
+def test_a_try_that_arrives_late_and_one_of_new_objects_leave_one_block(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", b"b", time=time)
+    faulty = FaultyStore(memory, rates={}, max_late=100)
+    faulty.inject(Fault.LATE, path="ingest/manifest")
+    hooked = HookedStore(faulty)
+    # The first try is lost, and time passes. When the objects are written again, what was lost arrives.
+    hooked.after("write manifest", lambda: time.passes(DEADLINE), times=1)
+    hooked.after("write data", faulty.settle, skip=1, times=1)
+
+    assert not appender(hooked, time).append(written)
+
+    assert locations(memory) == [one.location for one in written]
+
+
+def test_an_object_that_is_gone_is_named_and_nothing_is_enqueued(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", b"b", time=time)
+    memory.delete([written[1].location])
+    time.passes(DEADLINE)
+
+    with pytest.raises(NotFound, match=written[1].location):
+        appender(memory, time).append(written, NAME)
+
+    assert Manifest.read(memory).next_sequence == 0
+
+
+def test_a_block_that_is_there_needs_its_old_objects_no_more(memory: ObjectStore) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"a", time=time), NAME)
+    orphans = write(memory, b"a", time=time)
+    memory.delete([orphans[0].location])
+    time.passes(DEADLINE)
+
+    assert not appender(memory, time).append(orphans, NAME)
+
+
+def test_an_object_from_a_host_whose_clock_is_far_ahead_counts_as_old(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", time=Time(time.now + DEADLINE))
+
+    appender(memory, time).append(written)
+
+    assert locations(memory) != [written[0].location]
+
+
+def test_an_object_from_a_host_whose_clock_is_a_little_ahead_counts_as_young(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", time=Time(time.now + 5))
+
+    appender(memory, time).append(written)
+
+    assert locations(memory) == [written[0].location]
+
+
+def test_a_store_that_is_always_too_slow_is_given_up(memory: ObjectStore) -> None:
+    time = Time()
+    hooked = HookedStore(memory)
+    hooked.after("read manifest", lambda: time.passes(DEADLINE))
+
+    with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
+        appender(hooked, time).append(write(memory, b"a", time=time), NAME)
+
+    assert Manifest.read(memory).next_sequence == 0
+
+
+def test_a_collector_between_reading_and_writing_the_manifest_takes_nothing_of_an_old_block(fresh_name: str) -> None:
+    time = Time()
+    memory = MemoryStore(fresh_name, clock=time)
+    written = write(memory, b"a", b"b", time=time)
+    time.passes(ConsumerConfig().gc_grace_period + 1)
+    appender(memory, time).append(write(memory, b"before", time=time))
+    hooked = HookedStore(memory)
+    collected: list[int] = []
+    hooked.before("write manifest", lambda: collected.append(GarbageCollector(memory).collect_once().deleted))
+
+    assert appender(hooked, time).append(written, NAME)
+
+    assert collected == [2]
+    assert queued(memory) == [b"before", b"a", b"b"]
+
+
+# What cannot be written.
+
+
+def test_a_prefix_of_another_manifest_is_refused(memory: ObjectStore) -> None:
+    write(memory, b"a")
+
+    with pytest.raises(InvalidInput, match="belongs to the manifest"):
+        BlockAppender(memory, ProducerConfig(manifest_path="other")).write(values_to_arrow([b"b"]))
+
+
+def test_a_batch_that_no_reader_would_take_is_refused(memory: ObjectStore) -> None:
+    with pytest.raises(InvalidInput, match="max_batch_bytes = 3"):
+        BlockAppender(memory, ProducerConfig(max_batch_bytes=3)).write(values_to_arrow([b"four"]))
+
+    assert list(memory.list_objects()) == []
+
+
+# Sizes.
+
+
+records = st.builds(
+    Record,
+    st.binary(max_size=6),
+    key=st.none() | st.binary(max_size=3),
+    headers=st.none() | st.lists(st.tuples(st.text(max_size=2), st.binary(max_size=2)), max_size=2),
+    timestamp_ms=st.none() | st.integers(0, 9),
+)
+
+
+@given(st.lists(st.lists(records | st.binary(max_size=6), max_size=8), max_size=5), st.integers(1, 40))
+def test_joining_to_a_size_keeps_all_records_in_order(given: Sequence[list[Record | bytes]], most: int) -> None:
+    batches = [records_to_arrow(some) for some in given]
+
+    joined = list(join_to_size(batches, most))
+
+    assert [one for batch in joined for one in records_from_arrow(batch)] == [
+        one for batch in batches for one in records_from_arrow(batch)
+    ]
+
+
+@given(st.lists(st.lists(st.binary(max_size=6), max_size=8), max_size=5), st.integers(1, 20))
+def test_joined_batches_are_as_large_as_they_can_be_and_no_larger(given: list[list[bytes]], most: int) -> None:
+    joined = list(join_to_size([values_to_arrow(some) for some in given], most))
+
+    assert all(size_of(batch) <= most or batch.num_rows == 1 for batch in joined)
+    assert all(size_of(one) + size_of(following.slice(0, 1)) > most for one, following in pairwise(joined))
+
+
+def test_rows_without_a_byte_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.buffer.appending._MOST_ROWS", 3)
+
+    joined = join_to_size([values_to_arrow([b""] * 4), values_to_arrow([b""] * 4)], 100)
+
+    assert [batch.num_rows for batch in joined] == [3, 3, 2]
+
+
+def test_joining_takes_in_no_more_than_it_needs() -> None:
+    taken = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield values_to_arrow([b"ab"])
+
+    next(join_to_size(batches(), 4))
+
+    assert taken == 3

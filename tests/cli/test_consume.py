@@ -1,0 +1,276 @@
+"""`penstock consume`: events are printed, and what is acked was written to standard output before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Consumer, Producer, Record
+from penstock.buffer import Manifest
+from penstock.errors import Fenced
+from tests.cli.command import run
+from tests.processes import PATIENCE
+
+MAIN = "from penstock.cli.app import main; main()"
+
+
+def fill(buffer: Path, *batches: list[bytes | Record]) -> None:
+    with Producer(buffer) as producer:
+        for batch in batches:
+            producer.produce(batch).result()
+
+
+def waiting(buffer: Path) -> list[int]:
+    """The sequences that are not acked."""
+    return [entry.sequence for entry in Manifest.read(buffer).entries]
+
+
+def consume(*words: str, code: str = MAIN) -> tuple[int, bytes, str]:
+    """Run it; return its status, and what it says and complains of."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "consume", *words], capture_output=True, check=False, timeout=PATIENCE
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start the command with pipes, and see to it that it is gone when the test is over."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*words: str, code: str = MAIN) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, "consume", *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_events_are_printed_one_a_line_as_they_are_and_acked(tmp_path: Path) -> None:
+    fill(tmp_path, [b"one", b"\xff\x00"], [b"", b"four"])
+    assert consume(str(tmp_path)) == (0, b"one\n\xff\x00\n\nfour\n", "")
+    assert waiting(tmp_path) == []
+    assert consume(str(tmp_path)) == (0, b"", "")
+
+
+def test_a_batch_of_which_a_part_is_printed_is_not_acked(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a", b"b"], [b"c", b"d", b"e"], [b"f"])
+    complaint = "penstock: 1 of the 3 events of batch 1 are printed: it is not acked, and comes again\n"
+    assert consume(str(tmp_path), "-n", "3") == (0, b"a\nb\nc\n", complaint)
+    assert waiting(tmp_path) == [1, 2]
+
+
+def test_a_batch_whose_last_event_is_the_last_to_print_is_acked(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a", b"b"], [b"c"])
+    assert consume(str(tmp_path), "--max", "2") == (0, b"a\nb\n", "")
+    assert waiting(tmp_path) == [1]
+
+
+def test_it_fences_the_active_consumer_and_says_that_it_does(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"])
+    with Consumer(tmp_path) as active:
+        assert consume(str(tmp_path), "-n", "1")[0] == 0
+        with pytest.raises(Fenced):
+            active.next_batch()
+    assert "FENCED" in run("consume", "--help").stdout
+
+
+def test_looking_takes_no_epoch_fences_nobody_and_acks_nothing(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"], [b"b", b"c"], [b"d"])
+    with Consumer(tmp_path) as active:
+        active.next_descriptors(1)
+        active.ack_through(0)
+        assert consume(str(tmp_path), "--no-ack") == (0, b"b\nc\nd\n", "")
+        assert consume(str(tmp_path), "--no-ack", "-n", "1") == (0, b"b\n", "")
+        assert active.next_batch() is not None
+    assert Manifest.read(tmp_path).epoch == 1
+    assert waiting(tmp_path) == [1, 2]
+
+
+ACKED_WHILE_IT_LOOKS = """
+from penstock import Consumer, open_store
+from penstock.buffer import FetchHandle, Manifest
+from penstock.cli.app import main
+
+fetch = FetchHandle.fetch
+
+def overtaken(handle, descriptor):
+    if descriptor.sequence == 0:
+        handle._store.delete([entry.location for entry in Manifest.read(handle._store).entries[:2]])
+        {ack}
+    return fetch(handle, descriptor)
+
+FetchHandle.fetch = overtaken
+main()
+"""
+
+
+def test_looking_goes_on_after_what_was_acked_and_collected_meanwhile(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"], [b"b"], [b"c"])
+    ack = "Consumer(handle._store, last_acked_sequence=1).close()"
+    assert consume(str(tmp_path), "--no-ack", code=ACKED_WHILE_IT_LOOKS.format(ack=ack)) == (0, b"c\n", "")
+
+
+@pytest.mark.parametrize("more", [[], [[b"b"], [b"c"]]], ids=["the only one", "one of more"])
+def test_looking_says_when_the_data_of_what_waits_is_gone(tmp_path: Path, more: list[list[bytes | Record]]) -> None:
+    fill(tmp_path, [b"a"], *more)
+    status, said, complaint = consume(str(tmp_path), "--no-ack", code=ACKED_WHILE_IT_LOOKS.format(ack=""))
+    assert (status, said) == (1, b"")
+    assert complaint.startswith("penstock: the data of sequence 0")
+    assert complaint.count("\n") == 1
+
+
+def test_as_json_an_event_has_its_place_and_all_it_came_with(tmp_path: Path) -> None:
+    full = Record(b"\xff", key=b"\xfe", headers=[("h", b"v"), ("h", b"\xff")], timestamp_ms=-5)
+    fill(tmp_path, [b"a"], ["é\n".encode(), Record(b"k", key=b"key", headers=[]), full])
+    status, said, complaint = consume(str(tmp_path), "--json")
+    assert (status, complaint) == (0, "")
+    nothing = {"key": None, "headers": None, "timestamp": None}
+    assert [json.loads(line) for line in said.splitlines()] == [
+        {"sequence": 0, "index": 0, "value": "a", **nothing},
+        {"sequence": 1, "index": 0, "value": "é\n", **nothing},
+        {"sequence": 1, "index": 1, "value": "k", "key": "key", "headers": [], "timestamp": None},
+        {
+            "sequence": 1,
+            "index": 2,
+            "value_base64": "/w==",
+            "key_base64": "/g==",
+            "headers": [{"key": "h", "value": "v"}, {"key": "h", "value_base64": "/w=="}],
+            "timestamp": -5,
+        },
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("more", [[], ["--no-ack"]], ids=["consuming", "looking"])
+def test_following_prints_what_comes_until_a_signal(
+    start: Start, tmp_path: Path, number: signal.Signals, more: list[str]
+) -> None:
+    process = start(str(tmp_path), "--follow", *more)
+    assert process.stdout is not None
+    for event in (b"first", b"second"):
+        fill(tmp_path, [event])
+        assert process.stdout.readline() == event + b"\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == 0
+    assert waiting(tmp_path) == ([0, 1] if more else [])
+
+
+def test_a_consumer_that_is_fenced_says_so_in_one_line(start: Start, tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"])
+    process = start(str(tmp_path), "--follow")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    with Consumer(tmp_path):
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert b"epoch" in complaint
+    assert complaint.splitlines()[-1].startswith(b"penstock: ")
+    assert b"Traceback" not in complaint
+
+
+def test_a_broken_pipe_ends_it_quietly_and_what_was_not_written_is_not_acked(start: Start, tmp_path: Path) -> None:
+    fill(tmp_path, [b"seen"])
+    process = start(str(tmp_path), "--follow")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"seen\n"
+    process.stdout.close()
+    fill(tmp_path, [b"not seen"])
+    assert (process.wait(PATIENCE), process.stderr.read()) == (0, b"")
+    assert waiting(tmp_path) == [1]
+
+
+def test_a_batch_that_is_written_in_part_when_the_pipe_breaks_is_not_acked(start: Start, tmp_path: Path) -> None:
+    fill(tmp_path, [b"x" * 1000] * 5000)  # more than any pipe holds
+    process = start(str(tmp_path))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.read(1) == b"x"
+    process.stdout.close()
+    assert (process.wait(PATIENCE), process.stderr.read()) == (0, b"")
+    assert waiting(tmp_path) == [0]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")
+def test_what_standard_output_has_no_room_for_is_not_acked(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"])
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, "consume", str(tmp_path)], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    complaint = b"penstock: standard output cannot be written: No space left on device; batch 0 is not acked\n"
+    assert (done.returncode, done.stderr) == (1, complaint)
+    assert waiting(tmp_path) == [0]
+
+
+KILLED_BETWEEN_PRINT_AND_ACK = """
+import os, signal
+from penstock import Consumer
+from penstock.cli.app import main
+
+ack_through = Consumer.ack_through
+
+def killed(consumer, sequence):
+    if sequence == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ack_through(consumer, sequence)
+
+Consumer.ack_through = killed
+main()
+"""
+
+
+def test_what_was_printed_by_one_that_was_killed_before_the_ack_comes_again(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"], [b"b", b"c"], [b"d"])
+    assert consume(str(tmp_path), code=KILLED_BETWEEN_PRINT_AND_ACK) == (-signal.SIGKILL, b"a\nb\nc\n", "")
+    assert waiting(tmp_path) == [1, 2]
+    assert consume(str(tmp_path)) == (0, b"b\nc\nd\n", "")
+
+
+def test_an_ack_that_fails_is_said_with_the_batch_that_was_printed(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"])
+    fails = "raise StorageError('the store is away')"
+    code = KILLED_BETWEEN_PRINT_AND_ACK.replace("if sequence == 1:", "from penstock.errors import StorageError")
+    code = code.replace("        os.kill(os.getpid(), signal.SIGKILL)", f"    {fails}")
+    status, said, complaint = consume(str(tmp_path), code=code)
+    assert (status, said) == (1, b"a\n")
+    assert complaint == ("penstock: batch 0 is printed, and not known to be acked\npenstock: the store is away\n")
+
+
+def test_where_there_is_no_buffer_that_is_said_and_none_is_made(tmp_path: Path) -> None:
+    where = tmp_path / "typo"
+    assert consume(str(where)) == (0, b"", f"penstock: {where} is empty: there is no manifest\n")
+    assert not where.exists()
+
+
+def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
+    status, said, complaint = consume("nonsense://bucket")
+    assert (status, said) == (1, b"")
+    assert complaint.startswith("penstock: nonsense:// is no place for a store")
+    assert complaint.count("\n") == 1
+
+
+def test_storage_options_reach_the_store(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"])
+    assert consume(str(tmp_path), "-o", "sync=false") == (0, b"a\n", "")
+    status, _, complaint = consume(str(tmp_path), "-o", "sink=false")
+    assert (status, complaint) == (
+        1,
+        "penstock: unknown option 'sink': the options of this kind of store are: sync\n",
+    )

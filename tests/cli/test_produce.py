@@ -1,0 +1,319 @@
+"""`penstock produce`: lines and files become events, and it never says more than is durable."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from penstock import Consumer, ConsumerConfig, Record, open_store, peek
+from penstock.buffer import Manifest
+from tests.cli.command import run
+from tests.processes import PATIENCE
+from tests.servers import BUCKET, S3Server
+from tests.waiting import Background
+
+ALL = 1_000_000
+
+
+def values(buffer: Path) -> list[bytes]:
+    return [record.value for record in peek(buffer, ALL)]
+
+
+def produce(given: bytes, *words: str, code: str = "from penstock.cli.app import main; main()") -> tuple[int, str, str]:
+    """Run it with something on standard input; return its status, and what it says and complains of."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "produce", *words], input=given, capture_output=True, check=False, timeout=PATIENCE
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_each_line_of_standard_input_is_an_event(tmp_path: Path) -> None:
+    said = produce(b"one\n\n\xff\x00two\r\nthree", str(tmp_path))
+    assert said == (0, "produced 3 events, 14 bytes, sequences 0 to 0\n", "")
+    assert values(tmp_path) == [b"one", b"\xff\x00two\r", b"three"]
+
+
+def test_empty_lines_are_events_when_they_are_to_be_kept(tmp_path: Path) -> None:
+    assert produce(b"\none\n\n", str(tmp_path), "--keep-empty")[1].startswith("produced 3 events, 3 bytes")
+    assert values(tmp_path) == [b"", b"one", b""]
+
+
+def test_nothing_makes_no_event_and_no_buffer(tmp_path: Path) -> None:
+    assert produce(b"\n", str(tmp_path / "buffer")) == (0, "produced 0 events, 0 bytes\n", "")
+    assert not (tmp_path / "buffer").exists()
+
+
+def test_files_are_read_in_order_and_a_dash_is_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "first").write_bytes(b"a\nb")
+    (tmp_path / "last").write_bytes(b"d\n")
+    buffer = tmp_path / "buffer"
+    said = produce(b"c\n", str(buffer), str(tmp_path / "first"), "-", str(tmp_path / "last"))
+    assert said == (0, "produced 4 events, 4 bytes, sequences 0 to 0\n", "")
+    assert values(buffer) == [b"a", b"b", b"c", b"d"]
+
+
+def test_lines_longer_than_what_is_read_at_once_stay_whole(tmp_path: Path) -> None:
+    lines = [b"x" * (3 << 20), b"y", b"z" * (2 << 20)]
+    (tmp_path / "file").write_bytes(b"\n".join(lines))
+    assert run("produce", str(tmp_path / "buffer"), str(tmp_path / "file")).returncode == 0
+    assert values(tmp_path / "buffer") == lines
+
+
+def test_whole_files_are_events(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"a\nb\n")
+    (tmp_path / "empty").write_bytes(b"")
+    words = (str(tmp_path / "buffer"), "--whole", str(tmp_path / "file"), str(tmp_path / "empty"), "-")
+    assert produce(b"c\n\nd", *words) == (0, "produced 2 events, 8 bytes, sequences 0 to 0\n", "")
+    assert values(tmp_path / "buffer") == [b"a\nb\n", b"c\n\nd"]
+
+
+def test_every_event_has_the_key(tmp_path: Path) -> None:
+    produce(b"a\nb", str(tmp_path), "--key", "kéy")
+    assert peek(tmp_path) == [Record(b"a", key="kéy".encode()), Record(b"b", key="kéy".encode())]
+
+
+def test_compression_makes_data_objects_smaller(tmp_path: Path) -> None:
+    for compression in ("none", "zstd"):
+        assert produce(b"x" * 100_000, str(tmp_path / compression), "--compression", compression)[0] == 0
+    small, large = (sum(f.stat().st_size for f in (tmp_path / name).rglob("*.batch")) for name in ("zstd", "none"))
+    assert small < large / 10
+    assert values(tmp_path / "zstd") == [b"x" * 100_000]
+
+
+def test_storage_options_reach_the_store(s3_server: S3Server, fresh_name: str) -> None:
+    where = f"s3://{BUCKET}/{fresh_name}"
+    options = [f"{name}={str(value).lower()}" for name, value in s3_server.options.items()]
+    words = [word for option in options for word in ("-o", option)]
+    said = produce(b"a\nb", where, *words)
+    assert said == (0, "produced 2 events, 2 bytes, sequences 0 to 0\n", "")
+    assert [record.value for record in peek(open_store(where, **s3_server.options))] == [b"a", b"b"]
+
+
+def test_a_storage_option_that_is_none_is_a_mistake_and_is_not_shown(tmp_path: Path) -> None:
+    status, _, complaint = produce(b"", str(tmp_path), "-o", "hunter22")
+    assert status == 2
+    assert "NAME=VALUE" in complaint
+    assert "hunter22" not in complaint
+
+
+def test_the_sequences_are_those_of_the_first_and_the_last_batch(tmp_path: Path) -> None:
+    produce(b"before", str(tmp_path))
+    (tmp_path / "big").write_bytes(b"\n".join([b"x" * (1 << 20)] * 70))  # more than a batch takes
+    done = run("produce", str(tmp_path), str(tmp_path / "big"))
+    assert (
+        done.stdout
+        == f"produced 70 events, {70 << 20} bytes, sequences 1 to {Manifest.read(tmp_path).next_sequence - 1}\n"
+    )
+    assert Manifest.read(tmp_path).next_sequence > 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("typo", "there is no such file"), (".", "it is a directory")], ids=["absent", "a directory"]
+)
+def test_a_file_that_cannot_be_read_is_said_before_anything_is_produced(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "good").write_text("event")
+    done = run("produce", str(tmp_path / "buffer"), str(tmp_path / "good"), str(tmp_path / name))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"penstock: {tmp_path / name} cannot be read: {said}\n"
+    assert not (tmp_path / "buffer").exists()
+
+
+def test_closed_standard_input_is_said_in_one_line(tmp_path: Path) -> None:
+    code = "import sys; sys.stdin = None; from penstock.cli.app import main; main()"
+    said = produce(b"", str(tmp_path), code=code)
+    assert said == (1, "", "penstock: standard input cannot be read: it is closed\n")
+
+
+def test_a_line_without_end_is_refused_before_memory_is_full(tmp_path: Path) -> None:
+    code = """
+from penstock.cli import app, produce
+produce.LONGEST_LINE = 100_000
+app.main()
+"""
+    said = produce(b"good\n" + b"x" * 3_000_000, str(tmp_path), code=code)
+    complaint = "standard input cannot be produced: a line of it has more than 100000 bytes"
+    assert said == (1, "", f"penstock: {complaint}; 1 of the 1 events that were read are known to be durable\n")
+    assert values(tmp_path) == [b"good"]
+
+
+FAILS_AFTER_THE_FIRST_BATCH = """
+from penstock.buffer import producer
+from penstock.cli.app import main
+from penstock.errors import StorageError
+from penstock.storage import LocalStore
+
+put, batches = LocalStore.put, []
+
+def failing(store, path, data):
+    batches.append(path)
+    if len(batches) > 1:
+        raise StorageError("the disk is full;\\n nothing was changed")
+    return put(store, path, data)
+
+LocalStore.put = failing
+producer._WRITERS = 1  # so that batches are written in order
+main()
+"""
+
+
+def test_a_failing_store_is_one_line_that_says_how_much_is_durable(tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(b"\n".join([b"x" * (1 << 20)] * 100))
+    buffer = tmp_path / "buffer"
+    status, said, complaint = produce(b"", str(buffer), str(tmp_path / "big"), code=FAILS_AFTER_THE_FIRST_BATCH)
+    durable = len(values(buffer))
+    assert 0 < durable < 100
+    assert (status, said) == (1, "")
+    found = re.fullmatch(
+        r"penstock: the disk is full; nothing was changed; (\d+) of the (\d+) events that were read are known to be "
+        r"durable\n",
+        complaint,
+    )
+    assert found, complaint
+    assert int(found[1]) == durable
+    assert durable < int(found[2]) <= 100
+
+
+def test_a_store_that_fails_while_no_input_comes_ends_it(tmp_path: Path) -> None:
+    code = FAILS_AFTER_THE_FIRST_BATCH.replace("len(batches) > 1", "True")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "produce", str(tmp_path)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"event\n")
+        process.stdin.flush()  # and it stays open
+        assert process.wait(PATIENCE) == 1
+        assert process.stderr.read().count(b"\n") == 1
+
+
+SAYS_WHEN_A_BATCH_IS_DURABLE = """
+import os
+from penstock.buffer.write_handle import Outcome
+from penstock.cli.app import main
+
+succeed = Outcome.succeed
+
+def durable(outcome, written):
+    succeed(outcome, written)
+    os.write(2, b"durable\\n")
+
+Outcome.succeed = durable
+main()
+"""
+
+
+@pytest.fixture
+def producing(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SAYS_WHEN_A_BATCH_IS_DURABLE, "produce", str(tmp_path / "buffer")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        yield process
+        process.kill()
+        with suppress(BrokenPipeError):  # of what it was given and never read
+            process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_an_endless_input_is_ended_by_a_signal_and_what_it_says_is_durable(
+    producing: subprocess.Popen[bytes], number: signal.Signals, tmp_path: Path
+) -> None:
+    assert producing.stdin is not None
+    assert producing.stdout is not None
+    assert producing.stderr is not None
+    given = producing.stdin
+
+    def feed() -> None:
+        with suppress(BrokenPipeError):
+            for start in range(0, 1 << 60, 1000):
+                given.write(b"".join(b"event %d\n" % one for one in range(start, start + 1000)))
+
+    feeder = Background(feed)
+    assert producing.stderr.readline() == b"durable\n"
+    producing.send_signal(number)
+    complaints = [line for line in producing.stderr.read().decode().splitlines() if line != "durable"]
+    said = re.fullmatch(r"produced (\d+) events, (\d+) bytes, sequences 0 to (\d+)\n", producing.stdout.read().decode())
+    assert producing.wait(PATIENCE) == 0
+    feeder.result()
+    assert said, complaints
+    with Consumer(tmp_path / "buffer", ConsumerConfig(gc=False)) as consumer:
+        found = [value for batch in consumer for value in batch.entries]
+    assert len(found) == int(said[1])
+    assert sum(map(len, found)) == int(said[2])
+    assert Manifest.read(tmp_path / "buffer").next_sequence == int(said[3]) + 1
+    assert found == [b"event %d" % one for one in range(len(found))]
+    assert complaints[-1] == f"penstock: stopped by {number.name}; what was read is flushed"
+
+
+def test_the_beginning_of_a_line_is_no_event_when_a_signal_comes(
+    producing: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    assert producing.stdin is not None
+    assert producing.stdout is not None
+    assert producing.stderr is not None
+    producing.stdin.write(b"whole\nhal")
+    producing.stdin.flush()
+    assert producing.stderr.readline() == b"durable\n"
+    producing.send_signal(signal.SIGTERM)
+    assert producing.wait(PATIENCE) == 0  # while standard input is still open
+    assert producing.stdout.read() == b"produced 1 events, 5 bytes, sequences 0 to 0\n"
+    assert producing.stderr.read().decode().splitlines() == [
+        "penstock: of standard input the beginning of a line was read (3 bytes): not produced",
+        "penstock: stopped by SIGTERM; what was read is flushed",
+    ]
+    assert values(tmp_path / "buffer") == [b"whole"]
+
+
+NEVER_DURABLE = """
+import os, signal, threading
+from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.cli import produce
+from penstock.cli.app import main
+
+note = produce.Stop._note
+
+def noted(stop, number, frame):
+    note(stop, number, frame)
+    os.write(2, b"noted\\n")
+
+def hang(*_):
+    os.write(2, b"hanging\\n")
+    threading.Event().wait()
+
+produce.Stop._note, OpenDataQueue.enqueue = noted, hang
+main()
+"""
+
+
+def test_a_second_signal_ends_it_at_once_even_when_the_store_hangs(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NEVER_DURABLE, "produce", str(tmp_path)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"event\n")
+        process.stdin.flush()
+        assert process.stderr.readline() == b"hanging\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == b"noted\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == -signal.SIGINT
+
+
+def test_a_named_pipe_is_read_when_its_writer_comes(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = Background(lambda: (tmp_path / "pipe").write_bytes(b"a\nb\n"))
+    done = run("produce", str(tmp_path / "buffer"), str(tmp_path / "pipe"))
+    writer.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert values(tmp_path / "buffer") == [b"a", b"b"]
