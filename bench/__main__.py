@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, engine, parsing, queue, storage
+from bench import buffer, engine, parsing, queue, spark, storage
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "storage": storage.run,
@@ -13,6 +13,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "queue": queue.run,
     "parsing": parsing.run,
     "engine": engine.run,
+    "spark": spark.run,
 }
 
 

@@ -50,7 +50,9 @@ def start() -> Iterator[Start]:
 
     def start(*words: str, code: str = MAIN) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", code, "consume", *words]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        # In its development mode Python tells of errors that it passes over otherwise, at exit too.
+        environment = {**os.environ, "PYTHONDEVMODE": "1"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=environment)
         started.append(process)
         return process
 
@@ -169,6 +171,22 @@ def test_following_prints_what_comes_until_a_signal(
     assert process.communicate(timeout=PATIENCE) == (b"", b"")
     assert process.returncode == 0
     assert waiting(tmp_path) == ([0, 1] if more else [])
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "PYTHONUNBUFFERED"])
+def test_a_signal_in_the_middle_of_a_write_cuts_nothing_that_is_acked(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbuffered: str
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    event = b"x" * 5_000_000  # more than any pipe holds
+    fill(tmp_path, [event])
+    process = start(str(tmp_path))
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"x"  # it is in its write now, and stays there until more is read
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate(timeout=PATIENCE)
+    assert b"x" + rest == event + b"\n"
+    assert (process.returncode, waiting(tmp_path)) == (0, [])
 
 
 def test_a_consumer_that_is_fenced_says_so_in_one_line(start: Start, tmp_path: Path) -> None:

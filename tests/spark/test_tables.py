@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import json
 import os
 import shutil
@@ -17,12 +16,13 @@ import pyarrow.dataset
 import pytest
 
 from penstock import open_store
-from penstock.errors import CorruptData, InvalidInput, OutcomeUnknown, PenstockError, StorageError
+from penstock.errors import CorruptData, InvalidInput, OutcomeUnknown, StorageError
 from tests.servers import BUCKET, S3Server
 
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType
 
 from penstock.spark.file_table import FileTable
 from penstock.spark.local_files import LocalFiles
@@ -100,6 +100,14 @@ def place(request: pytest.FixtureRequest) -> Place:
     return found
 
 
+@pytest.fixture(params=["disk", "bucket"])
+def layout(request: pytest.FixtureRequest) -> Place:
+    """One place of each layout, where Hadoop's other file systems add nothing."""
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Place)
+    return found
+
+
 @pytest.fixture
 def session_time_zone(spark: Any) -> Iterator[Callable[[str], None]]:
     name = "spark.sql.session.timeZone"
@@ -132,7 +140,7 @@ def test_a_block_is_there_from_its_commit_on(place: Place) -> None:
     assert not table.has(block())
     staged = table.stage(rows(place.spark, (1, "a"), (2, "b")), block())
     assert not table.has(block())
-    with pytest.raises(InvalidInput, match="no block in .* yet"):
+    with pytest.raises(InvalidInput, match=r"no block in .* yet"):
         place.read()
     assert staged.rows == (None if place.url.startswith("viewfs") else 2)
     assert staged.commit()
@@ -143,12 +151,12 @@ def test_a_block_is_there_from_its_commit_on(place: Place) -> None:
     assert place.rows() == [(1, "a"), (2, "b")]
 
 
-def test_blocks_add_up(place: Place) -> None:
-    table = place.open()
+def test_blocks_add_up(layout: Place) -> None:
+    table = layout.open()
     for batch in range(3):
-        assert table.stage(rows(place.spark, (batch, "a")), block(batch)).commit()
-    assert table.stage(rows(place.spark, (9, "a")), block(0, query=OTHER_QUERY)).commit()
-    assert place.rows() == [(0, "a"), (1, "a"), (2, "a"), (9, "a")]
+        assert table.stage(rows(layout.spark, (batch, "a")), block(batch)).commit()
+    assert table.stage(rows(layout.spark, (9, "a")), block(0, query=OTHER_QUERY)).commit()
+    assert layout.rows() == [(0, "a"), (1, "a"), (2, "a"), (9, "a")]
 
 
 def test_what_is_discarded_leaves_nothing(place: Place) -> None:
@@ -174,12 +182,12 @@ def test_of_two_attempts_at_once_one_is_the_block(place: Place, first: int) -> N
     assert sorted(place.rows()) == [(1, "a"), (2, "b")]
 
 
-def test_an_attempt_that_comes_after_the_commit_leaves_nothing(place: Place) -> None:
-    table = place.open()
-    assert table.stage(rows(place.spark, (1, "a")), block()).commit()
-    before = place.look()
-    assert not table.stage(rows(place.spark, (1, "a")), block()).commit()
-    assert place.look() == before
+def test_an_attempt_that_comes_after_the_commit_leaves_nothing(layout: Place) -> None:
+    table = layout.open()
+    assert table.stage(rows(layout.spark, (1, "a")), block()).commit()
+    before = layout.look()
+    assert not table.stage(rows(layout.spark, (1, "a")), block()).commit()
+    assert layout.look() == before
 
 
 def test_what_a_killed_driver_staged_is_swept_by_the_next_ones_commit(place: Place) -> None:
@@ -191,15 +199,15 @@ def test_what_a_killed_driver_staged_is_swept_by_the_next_ones_commit(place: Pla
     assert place.rows() == [(1, "a")]
 
 
-def test_a_replay_of_a_block_whose_driver_was_killed_right_after_its_commit_finds_it(place: Place) -> None:
-    df = rows(place.spark, (1, "a"))
-    leftover = place.open().stage(df, block(1))
-    table = place.open()
+def test_a_replay_of_a_block_whose_driver_was_killed_right_after_its_commit_finds_it(layout: Place) -> None:
+    df = rows(layout.spark, (1, "a"))
+    leftover = layout.open().stage(df, block(1))
+    table = layout.open()
     table._settle = table._sweep = lambda *_: None  # type: ignore[attr-defined]  # killed before those
     assert table.stage(df, block(1)).commit()
-    assert len(place.data_files()) == 2
-    assert place.open().has(block(1))
-    assert len(place.data_files()) == 1
+    assert len(layout.data_files()) == 2
+    assert layout.open().has(block(1))
+    assert len(layout.data_files()) == 1
     assert not leftover.commit()
 
 
@@ -221,24 +229,25 @@ def test_a_block_that_ends_elsewhere_is_an_error_that_names_both_ends_and_the_re
 
 
 @pytest.mark.parametrize("partition_by", [(), ("event",)])
-def test_a_block_without_rows_is_a_block(place: Place, partition_by: tuple[str, ...]) -> None:
-    table = place.open(*partition_by)
-    assert table.stage(rows(place.spark, (1, "a")).where("id > 1"), block()).commit()
-    assert place.open(*partition_by).has(block())
-    assert place.read().schema.simpleString() == "struct<id:bigint,event:string>"
-    assert place.rows() == []
-    assert table.stage(rows(place.spark, (1, "a")), block(1)).commit()
-    assert place.rows() == [(1, "a")]
+def test_a_block_without_rows_is_a_block(layout: Place, partition_by: tuple[str, ...]) -> None:
+    table = layout.open(*partition_by)
+    assert table.stage(rows(layout.spark, (1, "a")).where("id > 1"), block()).commit()
+    assert layout.open(*partition_by).has(block())
+    assert layout.read().schema.simpleString() == "struct<id:bigint,event:string>"
+    assert layout.rows() == []
+    assert table.stage(rows(layout.spark, (1, "a")), block(1)).commit()
+    assert layout.rows() == [(1, "a")]
 
 
 TYPES = """flag boolean, tiny tinyint, small smallint, whole int, large bigint, f float, d double, money decimal(20, 4),
     text string, bytes binary, day date, at timestamp, clock timestamp_ntz,
-    many array<struct<at: timestamp, n: int>>, named map<string, array<decimal(5, 2)>>, `odd.na``me` struct<x: binary>"""
+    many array<struct<at: timestamp, n: int>>, named map<string, array<decimal(5, 2)>>,
+    `odd.na``me` struct<x: binary>"""
 INSTANT = dt.datetime(2024, 3, 31, 1, 30, 0, 123456, tzinfo=dt.UTC)  # in Berlin an hour that there was not
 
 
 def test_every_type_comes_back_as_it_went_in_whatever_the_sessions_time_zone(
-    place: Place, session_time_zone: Callable[[str], None]
+    layout: Place, session_time_zone: Callable[[str], None]
 ) -> None:
     full = (
         *(True, -8, 300, 70_000, 1 << 40, 0.5, 0.1, Decimal("1234567.8901"), "zß水", b"\x00\xff"),
@@ -246,23 +255,24 @@ def test_every_type_comes_back_as_it_went_in_whatever_the_sessions_time_zone(
         *([(INSTANT, 1), (None, None), None], {"a": [Decimal("1.25"), None], "b": None}, (b"x",)),
     )
     session_time_zone("America/New_York")
-    df = place.spark.createDataFrame([full, (None,) * len(full)], TYPES)
-    assert place.open().stage(df, block()).commit()
+    df = layout.spark.createDataFrame([full, (None,) * len(full)], TYPES)
+    assert layout.open().stage(df, block()).commit()
     instants = [row[0] for row in df.select(F.unix_micros("at")).collect()]
     session_time_zone("Asia/Tokyo")
-    back = place.read()
+    back = layout.read()
     assert back.schema == df.schema
     assert sorted(map(repr, back.collect())) == sorted(map(repr, df.collect()))
     assert {row[0] for row in back.select(F.unix_micros("at")).collect()} == set(instants)
     assert int(INSTANT.timestamp()) * 10**6 + 123456 in instants
 
 
-def test_columns_that_are_not_null_come_back(place: Place) -> None:
-    schema = "id bigint not null, at struct<x: int not null> not null, m map<string, int not null>"
-    df = rows(place.spark, (1, (2,), {"a": 3}), schema="id bigint, at struct<x: int>, m map<string, int>")
-    df = place.spark.createDataFrame(df.collect(), schema)
-    assert place.open().stage(df, block()).commit()
-    assert [tuple(row) for row in place.read().collect()] == [(1, (2,), {"a": 3})]
+def test_columns_that_are_not_null_come_back(layout: Place) -> None:
+    inner = StructType().add("x", IntegerType(), False)
+    schema = StructType().add("id", LongType(), False).add("at", inner, False)
+    schema = schema.add("m", MapType(StringType(), ArrayType(IntegerType(), False), False), False)
+    df = layout.spark.createDataFrame([(1, (2,), {"a": [3]})], schema)
+    assert layout.open().stage(df, block()).commit()
+    assert [tuple(row) for row in layout.read().collect()] == [(1, (2,), {"a": [3]})]
 
 
 PARTITIONS = "word string, n bigint, small smallint, money decimal(10, 2), flag boolean, day date, at timestamp"
@@ -287,25 +297,25 @@ def test_partition_values_of_every_kind_come_back_with_their_types(
     assert sorted(map(repr, back.select("*", F.unix_micros("at")).collect())) == expected
 
 
-def test_later_blocks_may_have_more_columns(place: Place) -> None:
-    table = place.open("event")
-    first = rows(place.spark, (1, "a", [(1,)]), schema="id bigint, event string, more array<struct<x: int>>")
+def test_later_blocks_may_have_more_columns(layout: Place) -> None:
+    table = layout.open("event")
+    first = rows(layout.spark, (1, "a", [(1,)]), schema="id bigint, event string, more array<struct<x: int>>")
     later = "extra double, id bigint, event string, more array<struct<x: int, y: string>>"
     assert table.stage(first, block()).commit()
-    assert table.stage(rows(place.spark, (0.5, 2, "b", [(2, "z")]), schema=later), block(1)).commit()
-    back = place.read()
+    assert table.stage(rows(layout.spark, (0.5, 2, "b", [(2, "z")]), schema=later), block(1)).commit()
+    back = layout.read()
     assert (
         back.schema.simpleString() == "struct<id:bigint,event:string,more:array<struct<x:int,y:string>>,extra:double>"
     )
-    assert place.rows() == [(1, "a", [(1, None)], None), (2, "b", [(2, "z")], 0.5)]
+    assert layout.rows() == [(1, "a", [(1, None)], None), (2, "b", [(2, "z")], 0.5)]
 
 
-def test_a_column_of_two_types_is_named(place: Place) -> None:
-    table = place.open()
-    assert table.stage(rows(place.spark, (1, "a")), block()).commit()
-    assert table.stage(rows(place.spark, ("x", "a"), schema="id string, event string"), block(1)).commit()
+def test_a_column_of_two_types_is_named(layout: Place) -> None:
+    table = layout.open()
+    assert table.stage(rows(layout.spark, (1, "a")), block()).commit()
+    assert table.stage(rows(layout.spark, ("x", "a"), schema="id string, event string"), block(1)).commit()
     with pytest.raises(InvalidInput, match=f"'id' is bigint in earlier blocks .* string in the block {block(1).name}"):
-        place.read()
+        layout.read()
 
 
 @pytest.mark.parametrize(
@@ -319,18 +329,18 @@ def test_a_column_of_two_types_is_named(place: Place) -> None:
     ],
 )
 def test_columns_that_a_table_cannot_take_are_refused_before_anything_is_written(
-    place: Place, schema: str, partition_by: tuple[str, ...], problem: str
+    layout: Place, schema: str, partition_by: tuple[str, ...], problem: str
 ) -> None:
-    df = place.spark.createDataFrame([], schema)
+    df = layout.spark.createDataFrame([], schema)
     with pytest.raises(InvalidInput, match=problem):
-        place.open(*partition_by).stage(df, block())
-    assert place.look() == []
+        layout.open(*partition_by).stage(df, block())
+    assert layout.look() == []
 
 
-def test_a_table_keeps_its_partitions(place: Place) -> None:
-    assert place.open("event").stage(rows(place.spark, (1, "a")), block()).commit()
+def test_a_table_keeps_its_partitions(layout: Place) -> None:
+    assert layout.open("event").stage(rows(layout.spark, (1, "a")), block()).commit()
     with pytest.raises(InvalidInput, match=r"partitioned by \['event'\], not by \[\]"):
-        place.open().stage(rows(place.spark, (1, "a")), block(1))
+        layout.open().stage(rows(layout.spark, (1, "a")), block(1))
 
 
 def test_a_job_that_fails_leaves_nothing(place: Place) -> None:
@@ -425,7 +435,7 @@ def test_plain_readers_see_nothing_of_a_block_before_its_commit_and_all_of_it_af
 
     def seen() -> list[list[int]]:
         by_spark = [row["id"] for row in disk.spark.read.parquet(disk.url).collect()]
-        by_arrow = pyarrow.dataset.dataset(disk.url, format="parquet", partitioning="hive").to_table()
+        by_arrow: Any = pyarrow.dataset.dataset(disk.url, format="parquet", partitioning="hive").to_table()
         return [sorted(by_spark), sorted(by_arrow["id"].to_pylist())]
 
     assert seen() == [[1], [1]]
@@ -553,7 +563,7 @@ def test_what_is_no_block_is_named(disk: Place) -> None:
             look()
     (home / "_commit.json").write_bytes(b'{"version": 1}')
     for look in (lambda: disk.open().has(block()), disk.read):
-        with pytest.raises(CorruptData, match="_commit.json is not the commit of a block"):
+        with pytest.raises(CorruptData, match=r"_commit\.json is not the commit of a block"):
             look()
 
 
@@ -572,15 +582,3 @@ def test_removing_the_block_that_the_error_names_is_the_remedy(disk: Place) -> N
 def test_a_table_is_where_its_url_says(disk: Place) -> None:
     assert disk.open().url == f"file://{disk.url}"
     assert repr(disk.open()) == f"FileTable(file://{disk.url})"
-
-
-def test_errors_of_a_table_are_penstocks(disk: Place, hadoop: Place) -> None:
-    for place, attempt in itertools.product((disk, hadoop), (0, 1)):
-        table = place.open()
-        if attempt == 0:
-            table.stage(rows(place.spark, (1, "a")), block()).commit()
-            continue
-        staged = table.stage(rows(place.spark, (1, "a")), block(1))
-        staged.discard()
-        with pytest.raises(PenstockError, match="could not rename"):
-            staged.commit()

@@ -57,13 +57,13 @@ app.command("run")(run_command)
 def demo(
     directory: Annotated[
         Path | None,
-        typer.Argument(help="Where the demo keeps its queues and its buffer; a new temporary directory by default."),
+        typer.Argument(help="Where the demo keeps everything; a new temporary directory by default."),
     ] = None,
     producers: Annotated[int, typer.Option(min=1, max=64, help="How many services push at once.")] = 4,
     events: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many events each of them pushes.")] = 25_000,
-    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many more services are killed.")] = 5,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often the pipeline's driver is killed.")] = 1,
 ) -> None:
-    """Push, ship, process and ack on this machine's disk while services are killed; show that nothing is lost."""
+    """Run the main job on this machine: services, queues, a buffer, Spark, tables; its driver is killed on the way."""
     if not run_demo(directory, producers=producers, events=events, kills=kills, console=Console()):
         raise typer.Exit(1)
 

@@ -50,9 +50,14 @@ def consume_command(
         return
     if sys.stdout is None:
         raise StorageError("standard output cannot be written: it is closed")
-    printer = _Printer(sys.stdout.buffer, most, as_json=as_json)
-    # What closing a fenced consumer logs, that acks may be lost, is not so here: each is written when it is made.
-    with Stop() as stop, not_logged("penstock.buffer.consumer"):
+    # Not `sys.stdout.buffer`: with PYTHONUNBUFFERED that is a raw file, whose writes may be cut short by a signal.
+    # And what closing a fenced consumer logs, that acks may be lost, is not so here: each is written when it is made.
+    with (
+        open(sys.stdout.fileno(), "wb", closefd=False) as out,
+        Stop() as stop,
+        not_logged("penstock.buffer.consumer"),
+    ):
+        printer = _Printer(out, most, as_json=as_json)
         if no_ack:
             printer.print_all(_batches(_Looking(store), stop, follow=follow), ack=False)
             return
@@ -190,7 +195,7 @@ def _has_manifest(store: ObjectStore) -> bool:
 
 
 def _give_up_stdout() -> None:
-    """Let the interpreter's last flush go nowhere: it would fail again, and say so."""
+    """Let what is still buffered go nowhere: its last flush would fail again, and where Python is asked to, say so."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

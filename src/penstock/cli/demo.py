@@ -29,6 +29,7 @@ from penstock.queue import DurableEventQueue
 from penstock.storage import open_store
 
 AT_ONCE = 50  # events in one push
+PAUSE = 0.03  # seconds between two pushes: the services are to push while the driver is killed
 BROKEN_EVERY = 100  # one event in so many is no JSON
 WRONG_EVERY = 150  # and one in so many is JSON that the process function sets aside
 _LOOK_AGAIN = 0.25
@@ -104,9 +105,9 @@ def run_demo(directory: Path | None, *, producers: int, events: int, kills: int,
     open_store(root)  # which refuses what is no directory
     pushed = Pushed(uuid.uuid4().hex[:8], producers, events)
     (root / "pipeline.toml").write_text(_PIPELINE.format(root=root, block=max(pushed.total * 20, 100_000)))
-    console.print(f"{producers} services push {events:,} events each into durable queues in {root},", highlight=False)
-    console.print("and ship them into one buffer. A pipeline on Spark parses them into a Parquet table; what cannot be")
-    console.print("parsed or used goes into a table of dead letters.")
+    console.print(f"Everything is in {root}", highlight=False, soft_wrap=True)
+    console.print(f"{producers} services push {events:,} events each into durable queues, and ship them into a buffer.")
+    console.print("A pipeline on Spark parses them into a Parquet table; broken ones go into a table of dead letters.")
     started = time.monotonic()
     watch = Watch(root, pushed, console, started)
     with _running(root, pushed) as services:
@@ -136,7 +137,8 @@ class Watch:
 
     def say(self, what: str) -> None:
         """Say something, with the time."""
-        self._console.print(f"  {time.monotonic() - self._started:5.1f} s  {what}", highlight=False)
+        since = time.monotonic() - self._started
+        self._console.print(f"  {since:5.1f} s  {what}", highlight=False, soft_wrap=True)
 
     def until_some_came(self, driver: subprocess.Popen[bytes], services: list[BaseProcess]) -> None:
         """Wait until a block more than before is in the table."""
@@ -163,7 +165,9 @@ class Watch:
             if done(rows, dead):
                 return
             if driver.poll() is not None:
-                raise PenstockError(f"the driver ended by itself, with exit code {driver.returncode}: see {_log(self._root)}")
+                raise PenstockError(
+                    f"the driver ended by itself, with exit code {driver.returncode}: see {_log(self._root)}"
+                )
             if any(service.exitcode for service in services):
                 raise PenstockError("a service failed")
             if time.monotonic() > until:
@@ -187,7 +191,7 @@ def _log(root: Path) -> Path:
 @contextmanager
 def _driver(root: Path, number: int, console: Console) -> Iterator[subprocess.Popen[bytes]]:
     """The pipeline's driver: `penstock run`, in a process of its own."""
-    console.print(f"  starting the driver: penstock run {root}/pipeline.toml", highlight=False)
+    console.print(f"  starting the driver: penstock run {root}/pipeline.toml", highlight=False, soft_wrap=True)
     with _log(root).open("ab") as log:
         log.write(b"--- driver %d\n" % number)
         log.flush()
@@ -211,9 +215,8 @@ def _running(root: Path, pushed: Pushed) -> Iterator[list[BaseProcess]]:
     running: list[BaseProcess] = []
     try:
         for number in range(pushed.services):
-            service = _spawn.Process(target=serve, args=(root, pushed, number))
-            service.start()
-            running.append(service)
+            running.append(_spawn.Process(target=serve, args=(root, pushed, number)))
+            running[-1].start()
         yield running
     finally:
         for service in running:
@@ -231,6 +234,7 @@ def serve(root: Path, pushed: Pushed, number: int) -> None:
         shipper.start()
         for start in range(0, pushed.events, AT_ONCE):
             queue.push_many([event(name, one) for one in range(start, min(start + AT_ONCE, pushed.events))])
+            time.sleep(PAUSE)
         stop.set()
         shipper.join()
         ship(queue, root / "buffer", until_idle=True)

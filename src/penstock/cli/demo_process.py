@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pyarrow as pa
 
 
@@ -9,7 +11,6 @@ def add_service(events: pa.RecordBatch) -> pa.RecordBatch:
     """Add the service that an event came from, and set those aside that say a number below 0."""
     import pyarrow.compute as pc
 
-    names = events.column("event")
-    service = pc.list_element(pc.split_pattern(names, "/"), 1)
-    wrong = pc.if_else(pc.less(events.column("number"), 0), "number is below 0", pa.scalar(None, pa.string()))
-    return events.append_column("service", service).append_column("_error", wrong)
+    parts: Any = pc.split_pattern(cast("pa.StringArray", events.column("event")), "/")
+    wrong: Any = pc.if_else(pc.less(cast("Any", events.column("number")), 0), "number is below 0", pa.scalar(None, pa.string()))
+    return events.append_column("service", pc.list_element(parts, 1)).append_column("_error", wrong)

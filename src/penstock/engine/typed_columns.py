@@ -6,7 +6,7 @@ A payload is one row, or one error and never an exception. What it has to be is 
 2. Groups of rows, by way of structs: see `typed_rows`. All MessagePack goes this way.
 3. One row, value by value, where one may be wrong: see `typed_values`.
 
-Where this differs from `json.loads`: as `parsing` says. Of a key that an object has twice the last one counts, as there.
+Where this differs from `json.loads`, `parsing` says. Of a key that an object has twice the last one counts, as there.
 
 May import: `errors`, `records`.
 """
@@ -26,10 +26,12 @@ from penstock.engine.typed_json import can_read, read_piece
 from penstock.engine.typed_rows import GROUP, RowReader
 from penstock.engine.typed_values import Fields, inner_fields
 from penstock.errors import InvalidInput
+from penstock.records import bytes_of
 
 __all__ = ["TypedColumns", "check_columns", "parse_as"]
 
 _PIECE = 32 * GROUP  # rows that are read at once, or not
+_PIECE_BYTES = 16 << 20  # and about how many bytes, at most
 _MOST_REFUSED = 2  # pieces in a row; then the rest of a block is not tried
 _TAKEN = frozenset(
     {
@@ -91,15 +93,14 @@ def check_columns(schema: pa.Schema) -> None:
     _check_fields(tuple(schema), "")
 
 
-def _read(
-    values: pa.Array[Any], form: ParseFormat, fields: Fields
-) -> tuple[list[list[pa.Array[Any]]], dict[int, str]]:
+def _read(values: pa.Array[Any], form: ParseFormat, fields: Fields) -> tuple[list[list[pa.Array[Any]]], dict[int, str]]:
     groups: list[list[pa.Array[Any]]] = []
     bad: dict[int, str] = {}
     reader = RowReader(form, fields)
     refused = 0 if form == ParseFormat.JSON and can_read(fields) else _MOST_REFUSED
-    for start in range(0, len(values), _PIECE):
-        piece = values.slice(start, _PIECE)
+    rows = max(1, min(_PIECE, _PIECE_BYTES * len(values) // max(1, bytes_of(values))))
+    for start in range(0, len(values), rows):
+        piece = values.slice(start, rows)
         columns = read_piece(piece, fields) if refused < _MOST_REFUSED else None
         if columns is not None:
             refused = 0

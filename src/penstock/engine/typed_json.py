@@ -1,9 +1,9 @@
 """Many JSON payloads at once into columns whose types are told, with Arrow's reader; or not at all.
 
 What comes out is what the other ways make of the same payloads, only sooner. So nothing may get to the reader that it
-takes and they do not: it reads `NaN` and `Inf`, does not look at UTF-8 and depth, and crashes the process on a line that
-is `null`. A payload that begins with `{` and ends with `}` can not reach into the next one, for no JSON has a `}`
-followed by a `{`; so as many rows as payloads means one object each.
+takes and they do not: it reads `NaN` and `Inf`, does not look at UTF-8 and depth, and crashes the process on a line
+that is `null`. A payload that begins with `{` and ends with `}` cannot reach into the next one, for no JSON has a `}`
+and then a `{`; so as many rows as payloads means one object each.
 
 Not read here: decimals, since Arrow loses the digits of one that is too long; binary and maps, which its reader does
 not know; times without a zone and dates, but at the top; and what may not be null, but at the top.
@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from penstock.engine.json_values import json_lines
 from penstock.engine.parse_errors import MAX_DEPTH
-from penstock.engine.typed_rows import in_range
+from penstock.engine.typed_arrays import in_range
 from penstock.engine.typed_values import Fields, inner_fields
 
 _PIECE = 1 << 20  # bytes that one thread reads at a time
+_MOST = 1 << 30  # bytes; the reader counts them in 32 bits
 _UTC = pa.timestamp("us", tz="UTC")
 
 
@@ -41,7 +42,7 @@ def read_piece(values: pa.Array[Any], fields: Fields) -> list[pa.Array[Any]] | N
     try:
         table = pj.read_json(
             cast("Any", pa.BufferReader(lines)),
-            read_options=pj.ReadOptions(use_threads=True, block_size=max(_PIECE, 2 * _longest(values))),
+            read_options=pj.ReadOptions(use_threads=True, block_size=min(max(_PIECE, 2 * _longest(values)), _MOST)),
             parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
         if table.num_rows != len(values):

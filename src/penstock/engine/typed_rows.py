@@ -1,20 +1,17 @@
 """Payloads into columns whose types are told, by way of structs: msgspec decodes, and Arrow takes the members.
 
 The structs say what each field may be, so a payload that msgspec takes fits, but for three things. Times, dates and
-decimals are only text by then: where Arrow does not take the text of a group, halves are tried until few rows are
-left. MessagePack with members that have no column is only taken when these have been seen before, and are decoded
-too: msgspec does not look at what it skips. JSON is skipped with care, but not for UTF-8 and depth. Every row that may
-be wrong is looked at one by one, which also finds the reason.
+decimals are only text by then, which may not go into its column. MessagePack with members that have no column is taken
+once these are known, and decoded too: msgspec does not look at what it skips. JSON it skips with care, but not for
+UTF-8 and depth. Every row that may be wrong is looked at one by one, which also finds the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import accumulate, chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from itertools import chain
+from typing import Annotated, Any, cast
 
 import pyarrow as pa
 
@@ -22,19 +19,12 @@ from penstock.engine.json_values import _is_utf8
 from penstock.engine.msgpack_values import _NESTING, _check_nested, _may_be_field, _Refused
 from penstock.engine.parse_errors import MAX_DEPTH
 from penstock.engine.parsing import ParseFormat
+from penstock.engine.typed_arrays import column, members
 from penstock.engine.typed_values import Fields, Misfit, attribute, inner_fields, look_at, may_be_struct
 
-if TYPE_CHECKING:
-    import msgspec
-
 GROUP = 2048  # rows that are structs at a time, few enough to stay in the cache of a core
-_MOST_DIGITS = 38  # of a decimal
-_FEW = 4  # rows that are not halved any more
 _MOST_STRUCTS = 16  # for one reader
 _MOST_OTHERS = 256  # members without a column that a struct has
-_YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 1 to 9999, in microseconds
-_DAYS = (-719_162, 2_932_896)
-_MISFITS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class RowReader:
@@ -53,15 +43,18 @@ class RowReader:
         bad: dict[int, str] = {}
         rows = self._decode(payloads, bad)
         unsure = _unsure_json(values, payloads) if self._form == ParseFormat.JSON else self._unsure(rows)
+        looked_at: set[int] = set()
         while True:
-            for row in unsure:
+            for row in (row for row in unsure if row not in bad):
                 rows[row] = self._look(payloads[row], row, bad)
             kept = [row for row in range(len(rows)) if row not in bad] if bad else range(len(rows))
             columns, misfits = _columns([rows[row] for row in kept] if bad else rows, self._fields)
             if not misfits:
                 return columns, bad
-            # What is left of these fits: a row that was looked at is one that columns take.
             unsure = [kept[at] for at in misfits]
+            # Looked at, a row is one that columns take: this is for a future Arrow that thinks otherwise.
+            bad.update((row, "a value does not fit into its column") for row in unsure if row in looked_at)
+            looked_at.update(unsure)
 
     def _decode(self, payloads: Sequence[bytes], bad: dict[int, str]) -> list[object]:
         """A struct for each payload; None for those that are bad."""
@@ -132,36 +125,16 @@ def _unsure_json(values: pa.Array[Any], payloads: list[bytes]) -> list[int]:
 
 
 def _columns(rows: list[Any], fields: Fields) -> tuple[list[pa.Array[Any]], list[int]]:
-    """The columns, if they take all rows as they are; and the rows that they may not take."""
+    """The columns, and the rows that have a value which is not in its column as it is."""
     columns: list[pa.Array[Any]] = []
     misfits: set[int] = set()
     for at, field in enumerate(fields):
-        values = members(rows, at)
-        try:
-            columns.append(column(values, field.type))
-        except _MISFITS:
-            misfits.update(_halved(values, field.type, 0, len(values)))
-            continue
-        if columns[-1].null_count and not field.nullable:
-            misfits.update(row for row, value in enumerate(values) if value is None or _is_null(value))
+        made, lost = column(members(rows, at), field.type)
+        columns.append(made)
+        misfits.update(lost)
+        if made.null_count and not field.nullable:
+            misfits.update(row for row, valid in enumerate(made.is_valid().to_pylist()) if not valid)
     return columns, sorted(misfits)
-
-
-def _is_null(value: object) -> bool:
-    import msgspec
-
-    return isinstance(value, msgspec.Raw) and bytes(value) == b"null"
-
-
-def _halved(values: list[Any], kind: pa.DataType, start: int, end: int) -> Sequence[int]:
-    try:
-        column(values[start:end], kind)
-    except _MISFITS:
-        if end - start <= _FEW:
-            return range(start, end)
-        middle = (start + end) // 2
-        return [*_halved(values, kind, start, middle), *_halved(values, kind, middle, end)]
-    return ()
 
 
 def _may_be_decoded(form: ParseFormat, fields: Fields) -> bool:
@@ -228,85 +201,3 @@ def _type_of(form: ParseFormat, kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind):
         return float
     return {pa.bool_(): bool, pa.binary(): bytes}.get(kind, str)
-
-
-def members(rows: Sequence[Any], at: int) -> list[Any]:
-    """One attribute of all rows; None of what is None."""
-    name = attribute(at)
-    try:
-        return list(map(attrgetter(name), rows))
-    except AttributeError:
-        return [getattr(row, name, None) for row in rows]
-
-
-def column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """The members of structs as a column. Raises one of `_MISFITS` where some of them do not fit."""
-    if pa.types.is_nested(kind):
-        return _nested_column(values, kind)
-    if pa.types.is_timestamp(kind):
-        return _times(values, kind)
-    if pa.types.is_date(kind):
-        return in_range(pa.array(values, pa.string()).cast(kind))
-    if pa.types.is_decimal(kind):
-        return pa.array(list(map(_digits, values)), pa.string()).cast(kind)
-    return cast("pa.Array[Any]", pa.array(values, type=kind))
-
-
-def in_range(times: pa.Array[Any]) -> pa.Array[Any]:
-    """Times or dates of the years 1 to 9999. Raises `ArrowInvalid` for others, which Python does not know."""
-    import pyarrow.compute as pc
-
-    days = pa.types.is_date(times.type)
-    first, last = _DAYS if days else _YEARS
-    ends: Any = pc.min_max(times.cast(pa.int32() if days else pa.int64()))
-    if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
-        raise pa.ArrowInvalid("a year that is not between 1 and 9999")
-    return times
-
-
-def _times(values: list[Any], kind: pa.TimestampType[Any, Any]) -> pa.Array[Any]:
-    import pyarrow.compute as pc
-
-    if not {str, type(None)}.issuperset(map(type, values)):
-        values = [_iso(value) if isinstance(value, datetime) and kind.tz else value for value in values]
-    text: Any = pa.array(values, pa.string())
-    try:
-        return in_range(text.cast(kind))
-    except pa.ArrowInvalid:
-        # Digits behind the microseconds are cut, and what has no zone is in UTC.
-        text = pc.replace_substring_regex(text, r"(\.\d{6})\d+", r"\1")
-        if kind.tz:
-            text = pc.replace_substring_regex(text, r"([T ][\d:.]+)$", r"\1Z")
-        return in_range(text.cast(kind))
-
-
-def _iso(time: datetime) -> str:
-    return time.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
-
-
-def _digits(value: Any) -> str | None:
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, int | float) else bytes(value).decode()
-    if text == "null":
-        return None
-    if len(text) > _MOST_DIGITS and sum(map(str.isdigit, text.lower().partition("e")[0])) > _MOST_DIGITS:
-        raise ValueError("Arrow takes the digits modulo 2**128")
-    return text.removeprefix('"').removesuffix('"')
-
-
-def _nested_column(values: list[Any], kind: pa.DataType) -> pa.Array[Any]:
-    fields = inner_fields(kind)
-    valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1] if None in values else None
-    if pa.types.is_struct(kind):
-        children = [column(members(values, at), field.type) for at, field in enumerate(fields)]
-        return pa.Array.from_buffers(kind, len(values), [valid], children=children)
-    filled = [() if value is None else value for value in values]
-    offsets = pa.array(list(accumulate(map(len, filled), initial=0)), pa.int32()).buffers()[1]
-    if pa.types.is_map(kind):
-        keys = column(list(chain.from_iterable(filled)), kind.key_type)
-        items = column([item for value in filled if value for item in value.values()], kind.item_type)
-        entries = pa.Array.from_buffers(fields[0].type, len(keys), [None], children=[keys, items])
-    else:
-        entries = column(list(chain.from_iterable(filled)), fields[0].type)
-    return pa.Array.from_buffers(kind, len(values), [valid, offsets], children=[entries])

@@ -174,7 +174,7 @@ def _cell(written: _Written, value: Any, field: pa.Field[Any], path: str) -> Any
     if made is not None:
         return made
     here = next((name for python, name in _NAMES.items() if isinstance(found, python)), type(found).__name__)
-    if isinstance(found, str) and not (pa.types.is_nested(kind) or pa.types.is_primitive(kind) and _is_plain(kind)):
+    if isinstance(found, str) and not (pa.types.is_nested(kind) or _is_plain(kind)):
         raise Misfit(f"the field {_shown(path)} is a string that is no {kind}")
     if number and pa.types.is_decimal(kind):
         raise Misfit(f"the field {_shown(path)} does not fit into {kind}")
@@ -250,7 +250,9 @@ def _as_time(found: Any, *, zoned: bool) -> str | None:
     if zone is not None and not zoned:
         return None
     try:
-        time = datetime.fromisoformat(f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '0'):0<6.6}")
+        time = datetime.fromisoformat(
+            f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '0'):0<6.6}"
+        )
     except ValueError:
         return None
     if not zoned:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from io import BytesIO
+from itertools import chain
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -26,9 +28,12 @@ _ROWS_AT_ONCE = 65_536
 
 DESCRIBED = "path string, size bigint, rows bigint, values array<string>"
 """What a task says of the files it wrote: Spark's columns for `BlockFile`."""
-_DESCRIBED = pa.schema(
-    [("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("values", pa.list_(pa.string()))]
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("path", pa.string()),
+    pa.field("size", pa.int64()),
+    pa.field("rows", pa.int64()),
+    pa.field("values", pa.list_(pa.string())),
+]
 
 # What Hive, and so Spark, escapes in the name of a partition's directory; and what our stores refuse in a path.
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^\ufffe\uffff]")
@@ -79,10 +84,10 @@ def reading(store: ObjectStore, groups: Sequence[Sequence[StoredFile]], columns:
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for file in groups[number]:
-                    for rows in _rows_of(store, file):
-                        yield _fitted(rows, file.values, columns)
+            numbers: list[Any] = batch.column(0).to_pylist()
+            for file in chain.from_iterable(groups[number] for number in numbers):
+                for rows in _rows_of(store, file):
+                    yield _fitted(rows, file.values, columns)
 
     return read
 
@@ -100,7 +105,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple
         yield (), batch
         return
     keys = [batch.column(name) for name in columns]
-    changes = pc.indices_nonzero(reduce(pc.or_, map(_changes, keys))).to_pylist()
+    changes: list[Any] = pc.indices_nonzero(reduce(pc.or_, map(_changes, keys))).to_pylist()
     starts = [0, *(before + 1 for before in changes)]
     texts = [key.take(pa.array(starts)).cast(pa.string()).to_pylist() for key in keys]
     rest = batch.drop_columns(list(columns))
@@ -143,7 +148,7 @@ class _OpenFile:
         self._waiting, self._waiting_bytes = [], 0
 
 
-def _changes(column: pa.Array) -> pa.Array:
+def _changes(column: pa.Array[Any]) -> pa.Array[Any]:
     """For each row but the last, whether the next one has another value; null is one."""
     one, next_one = column.slice(0, len(column) - 1), column.slice(1)
     return pc.coalesce(pc.not_equal(one, next_one), pc.xor(pc.is_null(one), pc.is_null(next_one)))
@@ -159,7 +164,7 @@ def _escaped(text: str) -> str:
 
 def _described(file: BlockFile) -> pa.RecordBatch:
     rows = [{"path": file.path, "size": file.size, "rows": file.rows, "values": list(file.values)}]
-    return pa.RecordBatch.from_pylist(rows, schema=_DESCRIBED)
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema(_FIELDS))
 
 
 def _rows_of(store: ObjectStore, file: StoredFile) -> Iterator[pa.RecordBatch]:
@@ -177,13 +182,13 @@ def _rows_of(store: ObjectStore, file: StoredFile) -> Iterator[pa.RecordBatch]:
 
 
 def _fitted(rows: pa.RecordBatch, values: dict[str, str | None], columns: pa.Schema) -> pa.RecordBatch:
-    def column(field: pa.Field) -> pa.Array:
+    def column(field: pa.Field[Any]) -> Any:
         if field.name in rows.schema.names:
             return rows.column(field.name).cast(field.type)
         text = values.get(field.name)
         if text is None:
             return pa.nulls(rows.num_rows, field.type)
-        value = pa.array([text], pa.string()).cast(field.type)
-        return pa.repeat(value[0], rows.num_rows)
+        value: Any = pa.array([text], pa.string()).cast(field.type)[0]
+        return pa.repeat(value, rows.num_rows)
 
     return pa.RecordBatch.from_arrays([column(field) for field in columns], schema=columns)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Transform = Callable[[DataFrame], DataFrame]
 
+AT_ONCE = "0 seconds"
+
 _RESERVED = frozenset({"path", "format", "columns", "onerror", "controldirectory"})
 _INTERVAL = re.compile(r"\d+(\.\d+)?\s*(milliseconds?|seconds?|minutes?|hours?|days?)", re.IGNORECASE)
 
@@ -240,7 +242,7 @@ def _trigger(trigger: object) -> dict[str, Any]:
     if trigger == "available_now":
         return {"availableNow": True}
     if trigger == "asap":
-        return {"processingTime": "0 seconds"}
+        return {"processingTime": AT_ONCE}
     if isinstance(trigger, str) and _INTERVAL.fullmatch(trigger.strip()):
         return {"processingTime": trigger.strip()}
     raise InvalidInput(f"trigger must be available_now, asap, or a time such as '10 seconds', not {trigger!r}")

@@ -8,10 +8,12 @@ import shutil
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -32,7 +34,7 @@ from penstock.spark.data_source import PenstockDataSource, known_to
 from penstock.spark.dead_letters import LETTER, TABLE, reason_in, unpacked
 from penstock.spark.map_in_arrow import map_in_arrow
 from penstock.spark.options import ReadOptions
-from penstock.spark.pipeline import Plan
+from penstock.spark.pipeline import AT_ONCE, Plan
 from penstock.spark.progress import Progress
 from penstock.spark.reading import Rows
 from penstock.spark.schemas import RECORD_FIELDS, UNPARSED
@@ -89,7 +91,9 @@ class PipelineRun:
         self._plan = plan
         self._spark = spark
         self._trigger = trigger
-        self._control = Path(tempfile.mkdtemp(prefix="penstock-run-"))
+        self._control = Path()
+        self._tickers = [Ticker(ticks, time.monotonic) for ticks in plan.ticks]
+        self._waits_for_triggers = trigger.get("processingTime", AT_ONCE) != AT_ONCE
         self._sink = plan.sink.open(spark)
         self._letters = None if plan.dead_letters is None else TableSink(plan.dead_letters).open(spark)
         self._failure: BaseException | None = None
@@ -99,23 +103,30 @@ class PipelineRun:
     def run(self) -> Summary:
         """Run to the end. Raises what went wrong, with Spark's exception as its cause."""
         started = time.monotonic()
-        source = self._source()
-        tickers = [Ticker(ticks, time.monotonic) for ticks in self._plan.ticks]
+        self._control = Path(tempfile.mkdtemp(prefix="penstock-run-"))
         try:
             with Stopping() as stopping, self._progress:
-                query = self._start(source, self._trigger)
-                try:
-                    self._wait(query, stopping, tickers)
-                finally:
-                    query.stop()
-                if stopping.is_asked and not stopping.is_urgent and not (self._control / STOPPED).exists():
-                    # It was between two triggers: nobody has acked the last block yet.
-                    self._start(source, {"availableNow": True}).awaitTermination()
-        except StreamingQueryException as error:
+                self._run_query(self._source(), stopping)
+        except (StreamingQueryException, Py4JError, ConnectionError) as error:
             raise self._error_of(error) from error
         finally:
             shutil.rmtree(self._control, ignore_errors=True)
         return Summary(self._rows, self._bytes, self._dead, self._blocks, time.monotonic() - started)
+
+    def _run_query(self, source: type[PenstockDataSource], stopping: Stopping) -> None:
+        query = self._start(source, self._trigger)
+        try:
+            self._wait(query, stopping)
+        except BaseException:
+            with suppress(Exception):  # what is under way already says more
+                query.stop()
+            raise
+        query.stop()
+        if stopping.is_urgent or not stopping.is_asked or not self._waits_for_triggers:
+            return
+        if not (self._control / STOPPED).exists():
+            # It was between two triggers: nobody has acked the last block yet, and with `stop` there this does no more.
+            self._start(source, {"availableNow": True}).awaitTermination()
 
     def _source(self) -> type[PenstockDataSource]:
         plan, name = self._plan, f"penstock-pipeline-{uuid.uuid4().hex}"
@@ -141,10 +152,10 @@ class PipelineRun:
         writer = stream.writeStream.foreachBatch(self._take_block).trigger(**trigger)
         return writer.option("checkpointLocation", self._plan.checkpoint).start()
 
-    def _wait(self, query: StreamingQuery, stopping: Stopping, tickers: list[Ticker]) -> None:
+    def _wait(self, query: StreamingQuery, stopping: Stopping) -> None:
         """Return when the query has ended, or may be stopped."""
         while not query.awaitTermination(_LOOK_AGAIN):  # type: ignore[arg-type]  # it takes fractions of a second too
-            for ticker in tickers:
+            for ticker in self._tickers:
                 ticker.tick()
             self._progress.show()
             if not stopping.is_asked:
@@ -152,13 +163,15 @@ class PipelineRun:
             (self._control / STOP).touch()
             if stopping.is_urgent or (self._control / STOPPED).exists():
                 return
-            if "availableNow" not in self._trigger and not query.status["isTriggerActive"]:
+            if self._waits_for_triggers and not query.status["isTriggerActive"]:
                 return
 
-    def _error_of(self, error: StreamingQueryException) -> BaseException:
+    def _error_of(self, error: Exception) -> BaseException:
         if self._failure is not None:
             return self._failure
-        return our_error(error) or EngineError(f"the query ended: {error}")
+        if isinstance(error, StreamingQueryException):
+            return our_error(error) or EngineError(f"the query ended: {error}")
+        return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
 
     # A block: in a thread of Spark's, while its query waits.
 

@@ -111,7 +111,7 @@ def _record_column(chunk: Chunk, field: pa.Field[Any]) -> pa.Array[Any]:
     if field.name == "sequence":
         return _repeated(chunk.batch.sequence, count, field.type)
     if field.name == "index":
-        return pa.array(range(chunk.first, chunk.first + count), field.type)
+        return cast("pa.Array[Any]", pa.array(range(chunk.first, chunk.first + count), field.type))
     if field.name in {"ingestion_time", "metadata"}:
         return _metadata_column(chunk, field)
     if field.name not in chunk.records.schema.names:

@@ -31,7 +31,7 @@ _PARTITION_TYPES = (StringType, IntegralType, BooleanType, DateType, DecimalType
 
 def check_partition_by(partition_by: Sequence[str]) -> tuple[str, ...]:
     """Return the names of partition columns. Raises `InvalidInput` for names that cannot be right."""
-    if isinstance(partition_by, str) or not all(isinstance(name, str) and name for name in partition_by):
+    if isinstance(partition_by, str) or not all(map(_is_name, partition_by)):
         raise InvalidInput(f"partition_by must be a list of names of columns, not {partition_by!r}")
     _refuse_twice(partition_by, "partition_by names")
     _refuse_block(partition_by)
@@ -123,6 +123,10 @@ def _merge(one: DataType, other: DataType, column: str) -> DataType:
     if one != other:
         raise _Differs(column, one, other)
     return one
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name != ""
 
 
 def _refuse_twice(names: Sequence[str], where: str) -> None:

@@ -42,9 +42,7 @@ class FilePlace:
 
 def find_place(spark: SparkSession, url: str, options: Mapping[str, str] | None) -> FilePlace | ObjectStore:
     """Find out where a table lies. Raises `InvalidInput` for a place where none can be."""
-    if not isinstance(url, str | os.PathLike) or not os.fspath(url):
-        raise InvalidInput(f"a table's place is a path or a URL, not {url!r}")
-    url = os.fspath(url)
+    url = _as_text(url)
     scheme, separator, _ = url.partition("://")
     if separator and scheme in _OTHER_NAMES:
         raise InvalidInput(f"write {_OTHER_NAMES[scheme]}:// for {scheme}://: Penstock reaches object stores by itself")
@@ -57,6 +55,13 @@ def find_place(spark: SparkSession, url: str, options: Mapping[str, str] | None)
     if separator and scheme != "file":
         return FilePlace(HadoopFiles(spark, url.rstrip("/")), url.rstrip("/"), redact(url.rstrip("/")))
     return _local(local_path(url))
+
+
+def _as_text(url: object) -> str:
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str) or not text:
+        raise InvalidInput(f"a table's place is a path or a URL, not {text!r}")
+    return text
 
 
 def _local(path: str) -> FilePlace:

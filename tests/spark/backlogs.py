@@ -1,0 +1,98 @@
+"""A buffer that a test fills, reads with the data source, and looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from penstock import BatchDescriptor, Record, open_store
+from penstock.buffer import Manifest
+from penstock.buffer.appending import BlockAppender
+from penstock.records import records_to_arrow
+from penstock.spark.batch_reader import BufferReader
+from penstock.spark.data_source import PenstockDataSource
+from penstock.spark.schemas import UNPARSED
+from penstock.spark.stream_reader import BufferStreamReader
+from penstock.storage import ObjectStore
+
+Entry = bytes | Record
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """A buffer, and how to reach it."""
+
+    url: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def store(self) -> ObjectStore:
+        return open_store(self.url, **self.options)
+
+    def put(self, *batches: Sequence[Entry]) -> None:
+        """Append batches, each with an object of its own."""
+        appender = BlockAppender(self.store)
+        appender.append([appender.write(records_to_arrow(list(batch))) for batch in batches])
+
+    def put_numbers(self, start: int, stop: int) -> None:
+        """Append a batch for each number, which is its one payload."""
+        self.put(*([b"%d" % number] for number in range(start, stop)))
+
+    def entries(self) -> tuple[BatchDescriptor, ...]:
+        return Manifest.read(self.store).entries
+
+    def sequences(self) -> list[int]:
+        """What is not acked."""
+        return [entry.sequence for entry in self.entries()]
+
+    def epoch(self) -> int:
+        return Manifest.read(self.store).epoch
+
+    def sizes(self) -> list[int]:
+        """How large each object is."""
+        return [self.store.head(entry.location).size for entry in self.entries()]
+
+    def source(self, **options: object) -> PenstockDataSource:
+        given = {name: str(value) for name, value in options.items()}
+        return PenstockDataSource({"path": self.url, **self.options, **given})
+
+    def reader(self, schema: StructType = UNPARSED, **options: object) -> BufferReader:
+        """What Spark makes for a batch read."""
+        reader = self.source(**options).reader(schema)
+        assert isinstance(reader, BufferReader)
+        return reader
+
+    def stream_reader(self, schema: StructType = UNPARSED, **options: object) -> BufferStreamReader:
+        """What Spark makes for a stream read."""
+        reader = self.source(**options).streamReader(schema)
+        assert isinstance(reader, BufferStreamReader)
+        return reader
+
+    def frame(self, session: Any, schema: str | None = None, **options: object) -> Any:
+        """The backlog as a DataFrame."""
+        reading = session.read.format("penstock").options(**self.options, **options)
+        return (reading if schema is None else reading.schema(schema)).load(self.url)
+
+    def stream(self, session: Any, schema: str | None = None, **options: object) -> Any:
+        """The buffer as a stream."""
+        reading = session.readStream.format("penstock").options(**self.options, **options)
+        return (reading if schema is None else reading.schema(schema)).load(self.url)
+
+
+def backlog_rows(reader: BufferReader) -> list[dict[str, Any]]:
+    """What a batch read gives, task by task."""
+    return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def block_rows(reader: BufferStreamReader, start: int, end: int) -> list[dict[str, Any]]:
+    """What a block gives, task by task."""
+    tasks = reader.partitions({"sequence": start}, {"sequence": end})
+    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def numbers(rows: Iterable[Any]) -> list[int]:
+    """The payloads of `put_numbers` in rows."""
+    return [int(row["value"]) for row in rows]

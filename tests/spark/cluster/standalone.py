@@ -1,0 +1,233 @@
+"""A standalone cluster on this machine: a master and workers, each a process in a session of its own.
+
+The executors and Python workers that a worker starts stay in its session, so a whole host is one session, and can be
+killed as one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow
+import pyspark
+
+from tests.processes import PATIENCE
+
+SPARK_HOME = Path(pyspark.__file__).parent
+_LOOK_AGAIN = 0.05
+
+# What is said is waited for, so it has to be said: Spark's own default is to be silent.
+LOGGING = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+logger.deploy.name = org.apache.spark.deploy
+logger.deploy.level = info
+"""
+
+# Small, and here: everything else is as on any cluster.
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both workers take part from the first task on
+}
+
+Answer = TypeVar("Answer")
+
+
+def until(ask: Callable[[], Answer | None], what: str, seconds: float = PATIENCE) -> Answer:
+    """What `ask` answers, as soon as that is something. It looks at other processes, which cannot ring a bell here."""
+    deadline = time.monotonic() + seconds
+    while (answer := ask()) is None:
+        assert time.monotonic() < deadline, f"{what} does not happen"
+        time.sleep(_LOOK_AGAIN)
+    return answer
+
+
+def session_of(pid: int) -> int | None:
+    """Which session a process is in; None if there is no such process, or only what is left of one."""
+    try:
+        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+    except (OSError, ValueError):
+        return None
+    return None if state in {"Z", "X"} else int(session)
+
+
+def processes_of(session: int) -> list[int]:
+    """Every process of a session that is alive."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if session_of(pid) == session]
+
+
+class Session:
+    """A process with all that it starts, and what they say."""
+
+    def __init__(self, words: Sequence[str | Path], environment: Mapping[str, str], folder: Path) -> None:
+        self._process = subprocess.Popen(
+            words,
+            env=dict(environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._said: list[str] = []
+        self._more = threading.Condition()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def id(self) -> int:
+        """The id of the session, which is that of its first process."""
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        """All that was said so far."""
+        with self._more:
+            return "".join(self._said)
+
+    def hear(self, pattern: str, seconds: float = PATIENCE) -> re.Match[str]:
+        """Wait for a line that has the pattern in it."""
+        deadline = time.monotonic() + seconds
+        seen = 0
+        with self._more:
+            while True:
+                for line in self._said[seen:]:
+                    if found := re.search(pattern, line):
+                        return found
+                seen = len(self._said)
+                left = deadline - time.monotonic()
+                assert left > 0, f"nobody says {pattern!r}:\n{''.join(self._said)}"
+                assert self._process.poll() is None, f"it has ended without saying {pattern!r}:\n{''.join(self._said)}"
+                self._more.wait(min(left, 1.0))
+
+    def has_ended(self) -> bool:
+        """Whether the first process is gone."""
+        return self._process.poll() is not None
+
+    def status(self, seconds: float) -> int:
+        """Wait for the first process to end, and return how."""
+        status = self._process.wait(seconds)
+        self._listener.join(PATIENCE)
+        return status
+
+    def kill(self) -> int:
+        """Kill every process of the session by SIGKILL, those too that have left the group; say how many there were."""
+        killed = set[int]()
+
+        def is_gone() -> bool | None:
+            alive = processes_of(self.id)
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+            killed.update(alive)
+            return None if alive else True
+
+        until(is_gone, f"the end of session {self.id}")
+        self._process.wait(PATIENCE)
+        self._listener.join(PATIENCE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return len(killed)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._more:
+                self._said.append(line)
+                self._more.notify_all()
+
+
+class Cluster:
+    """A master, and the workers that were started so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._conf = folder / "conf"
+        self._conf.mkdir(parents=True)
+        (self._conf / "log4j2.properties").write_text(LOGGING)
+        (self._conf / "spark-defaults.conf").write_text(
+            "".join(f"{name} {value}\n" for name, value in SETTINGS.items())
+        )
+        self._sessions: list[Session] = []
+        self.python = python_without_penstock(folder / "python")
+        words = ["master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+        self._master = self._start("master", words)
+        self.url = self._master.hear(r"Starting Spark master at (spark://\S+)")[1]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of a host of the cluster: nothing in it leads to Penstock."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME", "LANG", "TZ") if name in os.environ}
+        return {
+            **kept,
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_CONF_DIR": str(self._conf),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            **more,
+        }
+
+    def start_workers(self, count: int) -> list[Session]:
+        """Start hosts of one core each, and return when the master knows them."""
+        names = [f"worker-{len(self._sessions) + number}" for number in range(count)]
+        where = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "768m", self.url]
+        workers = [self._start(name, ["worker.Worker", *where]) for name in names]
+        for worker in workers:
+            worker.hear("Successfully registered with master")
+        return workers
+
+    def submit(self, script: str, folder: Path, **environment: str) -> Session:
+        """Run a shell script, as somebody types it at a host of the cluster; its driver is in the script's session."""
+        driver = Session(["sh", "-eu", "-c", script], self.environment(**environment), folder)
+        self._sessions.append(driver)
+        return driver
+
+    def clear_away(self) -> None:
+        """Leave nothing of it behind."""
+        for session in reversed(self._sessions):
+            session.kill()
+
+    def _start(self, name: str, words: list[str]) -> Session:
+        folder = self._folder / name
+        folder.mkdir()
+        places = {"SPARK_WORKER_DIR": str(folder / "work"), "SPARK_LOCAL_DIRS": str(folder / "local")}
+        spark_class, (role, *rest) = SPARK_HOME / "bin" / "spark-class", words
+        started = Session(
+            [spark_class, f"org.apache.spark.deploy.{role}", *rest], self.environment(**places), folder
+        )
+        self._sessions.append(started)
+        return started
+
+
+def python_without_penstock(folder: Path) -> Path:
+    """A Python that has what this one has installed, but for Penstock.
+
+    A path in a `.pth` file is searched, and the `.pth` files that lie there are not read: one of those is how an
+    editable install is found.
+    """
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"{Path(pyarrow.__file__).parents[1]}\n")
+    return python

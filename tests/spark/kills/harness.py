@@ -1,0 +1,116 @@
+"""A driver as the test that kills it sees it: a process that tells where it is."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from tests.processes import PATIENCE
+from tests.spark.kills.job import Job
+from tests.spark.kills.marks import Deed, Fate, Mark
+
+REPOSITORY = Path(__file__).parents[3]
+SPARKS_PATIENCE = 4 * PATIENCE  # a JVM and several Pythons start between two marks; on a busy machine that takes long
+
+
+SECOND_BEST = ("Fenced", "CONCURRENT_STREAM_LOG_UPDATE")
+"""What a driver may end with, by itself, when another has taken over."""
+
+
+class Driver:
+    """A driver process, which leads a group of its own: its JVM is in it."""
+
+    def __init__(self, job: Job, fate: Fate | None = None) -> None:
+        self._log = job.root / "driver.log"
+        self._logged = self._log.stat().st_size if self._log.exists() else 0
+        self._pipe, theirs = os.pipe()
+        self._unread = b""
+        self._is_over = False
+        self.marks: list[tuple[Mark, int]] = []
+        command = [sys.executable, "-m", "tests.spark.kills.driver"]
+        arguments = [str(job.root), "buffer" if job.to_buffer else "table", str(theirs), *([str(fate)] if fate else [])]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *arguments],
+                cwd=REPOSITORY,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                stdout=log,
+                stderr=log,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+        os.close(theirs)  # so that its end is the end of the pipe: the JVM does not inherit it
+
+    @property
+    def said(self) -> str:
+        """What the driver and its JVM wrote into the log."""
+        return self._log.read_bytes()[self._logged :].decode(errors="replace")
+
+    @property
+    def was_overtaken(self) -> bool:
+        """Whether it ended because another driver has taken over."""
+        return any(reason in self.said for reason in SECOND_BEST)
+
+    def reaches(self, mark: Mark, batch: int | None = None, *, times: int = 1) -> bool:
+        """Wait until the driver is at a mark, of any batch or of one; False if it ended before."""
+        heard = 0
+        while True:
+            for one in self._hear():
+                if one[0] is mark and batch in (None, one[1]):
+                    heard += 1
+            if heard >= times:
+                return True
+            if self._is_over:
+                return False
+
+    def wait(self) -> int:
+        """Wait until it has ended, and return its exit code."""
+        while not self._is_over:
+            self._hear()
+        return self._process.wait(SPARKS_PATIENCE)
+
+    def lives_for(self, seconds: float) -> bool:
+        """Let it go on for so long; False if it ended meanwhile."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is None
+
+    def kill(self, deed: Deed) -> None:
+        """Kill Python, and its JVM too if that is the deed, and return when Python is gone."""
+        if deed is Deed.GROUP:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        else:
+            self._process.kill()
+        assert self.wait() == -signal.SIGKILL
+
+    def go_on(self) -> None:
+        """Let it go on after a pause."""
+        os.killpg(self._process.pid, signal.SIGCONT)
+
+    def clear_away(self) -> None:
+        """Leave nothing of it behind, its JVM neither."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        os.close(self._pipe)
+
+    def _hear(self) -> list[tuple[Mark, int]]:
+        """Wait for what it tells next."""
+        ready, _, _ = select.select([self._pipe], [], [], SPARKS_PATIENCE)
+        assert ready, f"the driver is stuck after {self.marks[-3:]}:\n{self.said[-4000:]}"
+        data = os.read(self._pipe, 65536)
+        self._is_over = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        heard = [(Mark(mark), int(batch)) for mark, batch in (line.decode().split() for line in lines)]
+        self.marks += heard
+        return heard
+
+
+StartDriver: TypeAlias = Callable[..., Driver]

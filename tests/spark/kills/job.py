@@ -1,0 +1,154 @@
+"""The work that goes on whatever is killed: numbered events, a pipeline, and where each event must be at the end."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock import Producer, peek
+from penstock.buffer import Manifest, ProducerConfig
+from penstock.spark import Pipeline
+
+PER_BATCH = 10  # events
+PER_BLOCK = 2  # batches, where blocks are to be many
+_BROKEN_EVERY = 7  # one event in so many is no JSON,
+_UNWANTED_EVERY = 5  # and one in so many is JSON that the process function sets aside
+_NUMBER = re.compile(rb'"n": ?(\d+)')
+
+
+def is_broken(number: int) -> bool:
+    return number % _BROKEN_EVERY == 0
+
+
+def is_dead(number: int) -> bool:
+    return is_broken(number) or number % _UNWANTED_EVERY == 0
+
+
+def event(number: int) -> bytes:
+    return b'{"n": %d, this is no JSON' % number if is_broken(number) else b'{"n": %d}' % number
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where everything of a job lies. Its rows go into a table, or into another buffer."""
+
+    root: Path
+    to_buffer: bool = False
+    checkpoint: str = "checkpoint"
+
+    @property
+    def buffer(self) -> Path:
+        return self.root / "events"
+
+    @property
+    def rows(self) -> Path:
+        return self.root / "rows"
+
+    @property
+    def letters(self) -> Path:
+        return self.root / "letters"
+
+    def pipeline(self, per_block: int | None = None) -> Pipeline:
+        """The pipeline; with small blocks, or with blocks of whatever there is."""
+
+        def set_aside(events: pa.RecordBatch) -> pa.RecordBatch:  # in here, so that it goes to workers by value
+            numbers: list[Any] = events.column("n").to_pylist()
+            errors = [f"{n} is unwanted" if n % _UNWANTED_EVERY == 0 else None for n in numbers]
+            return events.append_column("_error", pa.array(errors, pa.string()))
+
+        options = {"pollInterval": 0.1} | ({} if per_block is None else {"maxBatchesPerTrigger": per_block})
+        pipeline = (
+            Pipeline(self.buffer, self.root / self.checkpoint, options=options)
+            .parse("json", schema="n bigint", on_error="dlq")
+            .process(set_aside)
+            .dead_letters(self.letters)
+        )
+        return pipeline.to_buffer(self.rows) if self.to_buffer else pipeline.to_parquet(self.rows)
+
+    def produce(self, numbers: Iterable[int]) -> None:
+        """Put events into the buffer, in batches of their own."""
+        every = list(numbers)
+        with Producer(self.buffer, ProducerConfig(flush_interval=3600)) as producer:
+            for first in range(0, len(every), PER_BATCH):
+                producer.produce([event(number) for number in every[first : first + PER_BATCH]])
+                producer.flush()
+
+    def produce_blocks(self, count: int) -> range:
+        """Produce so many small blocks, and return their numbers."""
+        numbers = range(count * PER_BLOCK * PER_BATCH)
+        self.produce(numbers)
+        return numbers
+
+    def blocks(self) -> int:
+        """How many blocks of rows the table has."""
+        return len(list(self.rows.glob("block=*")))
+
+    def staged(self) -> list[Path]:
+        """What lies in the staging directories."""
+        return [path for name in (".rows.staging", ".letters.staging") for path in (self.root / name).glob("*")]
+
+
+@dataclass(frozen=True)
+class Found:
+    """How often each event is where it belongs, for one kind of reader."""
+
+    rows: Counter[int]
+    letters: Counter[int]
+
+    def twice(self) -> dict[int, int]:
+        """Events that are there more than once."""
+        return {number: count for number, count in (self.rows + self.letters).items() if count > 1}
+
+    def lost(self, numbers: Iterable[int]) -> list[int]:
+        """Events that are nowhere, or where the others belong."""
+        return [number for number in numbers if not (self.letters if is_dead(number) else self.rows)[number]]
+
+
+def seen_by_anyone(job: Job) -> Found:
+    """What a reader that knows nothing of Penstock finds; a buffer is read by ours."""
+    if job.to_buffer:
+        rows = Counter(_number_in(record.value) for record in peek(job.rows, 1_000_000))
+    else:
+        rows = Counter(_plain(job.rows, "n"))
+    return Found(rows, Counter(map(_number_in, _plain(job.letters, "payload"))))
+
+
+def seen_by_read_table(job: Job, spark: Any) -> Found:
+    """What `Pipeline.read_table` finds."""
+
+    def column(table: Path, name: str) -> list[Any]:
+        return [row[0] for row in Pipeline.read_table(spark, table).select(name).collect()]
+
+    payloads = column(job.letters, "payload")
+    return Found(Counter(column(job.rows, "n")), Counter(_number_in(bytes(payload)) for payload in payloads))
+
+
+def assert_exactly_once(job: Job, spark: Any, numbers: Iterable[int]) -> Found:
+    """Every event is where it belongs, once, whoever reads; and the buffer is empty."""
+    wanted = set(numbers)
+    readers = {"anyone": seen_by_anyone(job)}
+    if not job.to_buffer:
+        readers["read_table"] = seen_by_read_table(job, spark)
+    for reader, found in readers.items():
+        assert not found.lost(wanted), f"lost, for {reader}"
+        assert not found.twice(), f"twice, for {reader}"
+        assert found.rows.keys() | found.letters.keys() == wanted, f"never produced, for {reader}"
+    assert Manifest.read(job.buffer).entries == ()
+    return readers["anyone"]
+
+
+def _plain(table: Path, column: str) -> list[Any]:
+    return ds.dataset(table, format="parquet", partitioning="hive").to_table(columns=[column])[column].to_pylist()
+
+
+def _number_in(payload: bytes) -> int:
+    found = _NUMBER.search(payload)
+    assert found, payload
+    return int(found[1])

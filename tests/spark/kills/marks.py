@@ -1,0 +1,50 @@
+"""The places that a driver tells of when it reaches them, and where it can be told to die."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Mark(StrEnum):
+    """A step of a driver, in the order in which they come; those from `TAKEN` on come with each block."""
+
+    STARTED = "started"  # Python runs, there is no JVM yet
+    SESSION = "session"  # the JVM runs, there is no query yet
+    ASKED = "asked"  # in the planner: the block is in the commit log, and not acked
+    ACKED = "acked"  # in the planner: right after the ack
+    TAKEN = "taken"  # planned, and handed to the sink
+    READ = "read"
+    LETTERS_STAGED = "letters-staged"
+    LETTERS_COMMITTED = "letters-committed"
+    ROWS_STAGED = "rows-staged"
+    ROWS_COMMITTED = "rows-committed"
+    DONE = "done"  # the sink has returned; the commit log comes next
+
+
+IN_PLANNER = (Mark.ASKED, Mark.ACKED)
+
+
+class Deed(StrEnum):
+    """What is done to a driver."""
+
+    PYTHON = "python"  # SIGKILL for Python alone: its JVM lives on for a while
+    GROUP = "group"  # SIGKILL for Python and its JVM
+    PAUSE = "pause"  # SIGSTOP for both
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What a driver does to itself, and where: at a mark of a batch."""
+
+    deed: Deed
+    mark: Mark
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.deed}:{self.mark}:{self.batch}"
+
+    @classmethod
+    def of(cls, text: str) -> Fate:
+        deed, mark, batch = text.split(":")
+        return cls(Deed(deed), Mark(mark), int(batch))

@@ -1,0 +1,110 @@
+"""A driver is killed at random moments while producers keep producing, and started again each time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Producer
+from penstock.buffer import ProducerConfig
+from tests.processes import Parent, Start
+from tests.spark.kills.harness import Driver, StartDriver
+from tests.spark.kills.job import PER_BATCH, Job, assert_exactly_once, event
+from tests.spark.kills.marks import IN_PLANNER, Deed, Mark
+
+PRODUCERS = 2
+_PACE = 0.5  # seconds between two batches of a producer: a driver that starts always finds some
+_STARTING = {Mark.STARTED: 6.0, Mark.SESSION: 4.0}  # a JVM starts; a query starts, and plans
+_BETWEEN_MARKS = 0.6
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a driver is killed: so many seconds after a mark, which it reaches with its first block or a later one."""
+
+    mark: Mark
+    times: int
+    delay: float
+    deed: Deed
+
+
+def moments(seed: int) -> Iterator[Moment]:
+    """Moments all over the life of a driver: each mark has its turn before one comes again."""
+    chance, deeds = random.Random(seed), cycle([Deed.PYTHON, Deed.GROUP])
+    while True:
+        for mark in chance.sample([mark for mark in Mark if mark not in IN_PLANNER], k=len(Mark) - len(IN_PLANNER)):
+            longest = _STARTING.get(mark, _BETWEEN_MARKS)
+            times = 1 if mark in _STARTING else chance.randint(1, 3)
+            yield Moment(mark, times, chance.uniform(0, longest), next(deeds))
+
+
+def keep_producing(parent: Parent, job: Job, first: int) -> range:
+    """Produce numbers, of which every producer has its own, until told to stop; return them."""
+    made = 0
+    with Producer(job.buffer, ProducerConfig(flush_interval=3600)) as producer:
+        while not parent.wants():
+            producer.produce([event(first + (made + one) * PRODUCERS) for one in range(PER_BATCH)])
+            producer.flush()
+            made += PER_BATCH
+            time.sleep(_PACE)
+    return range(first, first + made * PRODUCERS, PRODUCERS)
+
+
+def die(driver: Driver, moment: Moment) -> bool:
+    """Kill a driver at a moment; False if it ended before, because another had not yet gone."""
+    if driver.reaches(moment.mark, times=moment.times) and driver.lives_for(moment.delay):
+        driver.kill(moment.deed)
+        return True
+    assert driver.was_overtaken, f"it ended by itself, after {driver.marks[-1:]}:\n{driver.said[-4000:]}"
+    return False
+
+
+def kill_and_finish(job: Job, kills: int, seed: int, spark: Any, start: Start, start_driver: StartDriver) -> None:
+    """Kill drivers while producers produce, then run to the end, and look for every event."""
+    producers = [start(keep_producing, job, first) for first in range(PRODUCERS)]
+    last_marks, overtaken, when = Counter[str](), 0, moments(seed)
+    for _ in range(kills):
+        moment = next(when)
+        driver = start_driver(job)
+        while not die(driver, moment):
+            overtaken += 1
+            driver = start_driver(job)
+        last_marks[f"{driver.marks[-1][0]}"] += 1
+    for producer in producers:
+        producer.tell("stop")
+    numbers = [number for producer in producers for number in producer.answer()]
+
+    job.pipeline().run(spark, trigger="available_now")
+
+    found = assert_exactly_once(job, spark, numbers)
+    print(
+        f"\n{kills} kills, {(kills + 1) // 2} of Python alone and {kills // 2} with its JVM, last seen at "
+        f"{dict(last_marks)}; {overtaken} drivers were overtaken.\n"
+        f"{len(numbers)} events, {found.rows.total()} rows, {found.letters.total()} dead letters, lost "
+        f"{len(found.lost(numbers))}, twice {len(found.twice())}; a block came again and was there already "
+        f"{(job.root / 'driver.log').read_text(errors='replace').count('is there already')} times"
+    )
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.chaos)])
+def test_every_event_is_in_a_table_once_however_often_the_driver_is_killed(
+    kills: int, spark: Any, tmp_path: Path, start: Start, start_driver: StartDriver
+) -> None:
+    kill_and_finish(Job(tmp_path), kills, 17, spark, start, start_driver)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.chaos)])
+def test_every_event_is_in_a_buffer_that_nobody_reads_yet_once_however_often_the_driver_is_killed(
+    kills: int, spark: Any, tmp_path: Path, start: Start, start_driver: StartDriver
+) -> None:
+    kill_and_finish(Job(tmp_path, to_buffer=True), kills, 5, spark, start, start_driver)

@@ -1,0 +1,87 @@
+"""Two drivers at the same block: one copy stays."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.spark.tables import BlockId, open_table, read_table
+from tests.processes import PATIENCE
+from tests.spark.kills.harness import StartDriver
+from tests.spark.kills.job import Job, assert_exactly_once
+from tests.spark.kills.marks import Deed, Fate, Mark
+from tests.waiting import Background
+
+
+def files_of(job: Job) -> list[Path]:
+    return sorted(path for table in (job.rows, job.letters) for path in table.rglob("*") if path.is_file())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "mark",
+    [
+        Mark.ROWS_STAGED,
+        *(
+            pytest.param(mark, marks=pytest.mark.chaos)
+            for mark in (Mark.TAKEN, Mark.READ, Mark.LETTERS_STAGED, Mark.ROWS_COMMITTED, Mark.DONE)
+        ),
+    ],
+)
+def test_a_driver_that_sleeps_in_a_block_while_another_finishes_it_leaves_no_trace(
+    mark: Mark, spark: Any, tmp_path: Path, start_driver: StartDriver
+) -> None:
+    job = Job(tmp_path)
+    numbers = job.produce_blocks(4)
+    sleeper = start_driver(job, Fate(Deed.PAUSE, mark, 1))
+    assert sleeper.reaches(mark, 1), sleeper.said[-4000:]
+    job.pipeline().run(spark, trigger="available_now")
+    files = files_of(job)
+
+    sleeper.go_on()
+
+    assert sleeper.wait() == 1
+    assert sleeper.was_overtaken, sleeper.said[-4000:]
+    assert files_of(job) == files
+    assert job.staged() == []
+    found = assert_exactly_once(job, spark, numbers)
+    print(f"\nasleep at {mark}: {found.rows.total()} rows and {found.letters.total()} dead letters, each once")
+
+
+@pytest.mark.parametrize("staged_together", [False, True])
+def test_of_two_that_write_a_block_at_the_same_time_one_is_kept(
+    staged_together: bool, spark: Any, tmp_path: Path
+) -> None:
+    """Neither waits for the other; or both have staged before either commits."""
+    blocks, rows = 5, 20
+    together = threading.Barrier(2)
+
+    def write(block: BlockId) -> bool:
+        table = open_table(spark, str(tmp_path / "table"))
+        df = spark.range(block.batch * rows, (block.batch + 1) * rows)
+        together.wait(PATIENCE)
+        staged = table.stage(df, block)
+        if staged_together:
+            together.wait(PATIENCE)
+        return staged.commit()
+
+    for batch in range(blocks):
+        block = BlockId("a-query", batch, "{}")
+        writers = [Background(partial(write, block)) for _ in range(2)]
+        assert all(writer.has_ended_within(PATIENCE) for writer in writers)
+        assert [outcome(writer) for writer in writers].count(True) == 1, batch
+
+    assert sorted(row[0] for row in read_table(spark, str(tmp_path / "table")).collect()) == [*range(blocks * rows)]
+    assert list((tmp_path / ".table.staging").glob("*")) == []
+
+
+def outcome(writer: Background[bool]) -> bool | None:
+    """Whether it wrote the block; None if it failed, as who is swept away in the middle of writing may."""
+    try:
+        return writer.result()
+    except Exception:
+        return None
