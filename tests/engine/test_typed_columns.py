@@ -136,6 +136,16 @@ def test_a_missing_field_that_may_not_be_null_is_an_error(form: ParseFormat) -> 
             assert reasons == ["the field 'id' is missing"] * 2 + ["the field 'in.x' is missing"] * 2
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(4, 1), UTC_TIME])
+@pytest.mark.parametrize("form", [JSON, MSGPACK])
+def test_a_null_where_none_may_be_is_an_error_in_every_type(form: ParseFormat, kind: pa.DataType) -> None:
+    encode = msgspec.json.encode if form == JSON else msgspec.msgpack.encode
+    values = [encode({"id": None}), encode({}), encode({"id": "2026-01-01T12:00:00Z" if kind == UTC_TIME else 1})]
+    for way in all_ways():
+        with way:
+            assert list(parse(values, pa.schema([pa.field("id", kind, nullable=False)]), form).good) == [2]
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_integers_are_whole_numbers_within_the_range(bits: int) -> None:
     kind, most = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[bits], 1 << (bits - 1)
@@ -267,7 +277,12 @@ def test_lists_structs_and_maps_hold_what_their_types_say(form: ParseFormat) -> 
 
 def test_a_wrong_value_inside_costs_only_its_own_row() -> None:
     kind = pa.list_(pa.struct([("at", UTC_TIME)]))
-    values = [b'{"a": [{}, {"at": "2026-01-01T12:00:00Z"}]}', b'{"a": []}', b"{}", b'{"a": [{}, {"at": "2026-02-30"}]}']
+    values = [
+        b'{"a": [{}, {}, {}, {"at": "2026-01-01T12:00:00Z"}]}',
+        b'{"a": []}',
+        b"{}",
+        b'{"a": [{}, {"at": "2026-02-30"}]}',
+    ]
     parsed = parse(values * 100, pa.schema([("a", kind)]))
     assert [error.index for error in parsed.errors] == list(range(3, 400, 4))
 
@@ -327,10 +342,13 @@ def test_bad_rows_in_many_pieces_are_counted_from_the_start(monkeypatch: pytest.
 def test_a_few_large_payloads_are_read_in_pieces_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     read = typed_json.read_piece
+
+    def watched(piece: pa.Array[Any], fields: Any) -> Any:
+        seen.append(len(piece))
+        return read(piece, fields)
+
     monkeypatch.setattr(typed_columns, "_PIECE_BYTES", 4 << 20)
-    monkeypatch.setattr(
-        typed_columns, "read_piece", lambda piece, fields: seen.append(len(piece)) or read(piece, fields)
-    )
+    monkeypatch.setattr(typed_columns, "read_piece", watched)
     values = [b'{"event": "%b", "id": %d}' % (b"x" * (2 << 20), row) for row in range(4)]
     assert parse(values, EVENTS).batch.column(0).to_pylist() == [0, 1, 2, 3]
     assert max(seen) < 3
@@ -565,6 +583,15 @@ def floated(value: Any) -> Any:
     if isinstance(value, list):
         return [floated(item) for item in value]
     return {key: floated(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def test_a_payload_of_many_lines_never_gets_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("a piece that begins with null crashes the process")
+
+    monkeypatch.setattr("pyarrow.json.read_json", fail)
+    lines = pa.array([b'{"id": 1}', b'{"id": 1}\nnull\n{"id": 2}'], pa.binary())
+    assert typed_json.read_piece(lines, tuple(EVENTS)) is None
 
 
 def test_the_quick_way_is_taken_whole_or_not_at_all() -> None:

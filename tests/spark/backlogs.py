@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from penstock import BatchDescriptor, Record, open_store
@@ -19,6 +21,9 @@ from penstock.spark.stream_reader import BufferStreamReader
 from penstock.storage import ObjectStore
 
 Entry = bytes | Record
+ALL = ReadAllAvailable()
+
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,13 @@ class Backlog:
         return (reading if schema is None else reading.schema(schema)).load(self.url)
 
 
+def in_memory(*batches: Sequence[Entry]) -> Backlog:
+    """A buffer in this process, for the many of a property."""
+    backlog = Backlog(f"memory://backlog-{next(_numbers)}")
+    backlog.put(*batches)
+    return backlog
+
+
 def backlog_rows(reader: BufferReader) -> list[dict[str, Any]]:
     """What a batch read gives, task by task."""
     return [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
@@ -89,10 +101,30 @@ def backlog_rows(reader: BufferReader) -> list[dict[str, Any]]:
 
 def block_rows(reader: BufferStreamReader, start: int, end: int) -> list[dict[str, Any]]:
     """What a block gives, task by task."""
-    tasks = reader.partitions({"sequence": start}, {"sequence": end})
+    tasks = reader.partitions(at(start), at(end))
     return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
 
 
 def numbers(rows: Iterable[Any]) -> list[int]:
     """The payloads of `put_numbers` in rows."""
     return [int(row["value"]) for row in rows]
+
+
+def at(sequence: int) -> dict[str, Any]:
+    """An offset."""
+    return {"sequence": sequence}
+
+
+def plan(reader: BufferStreamReader, start: int, limit: ReadLimit = ALL) -> int:
+    """Ask for the next block, as Spark does when what lies before it is in its commit log."""
+    return int(reader.latestOffset(at(start), limit)["sequence"])
+
+
+def blocks_of(reader: BufferStreamReader, limit: ReadLimit = ALL) -> list[range]:
+    """Run all blocks to the end of the queue."""
+    start = reader.initialOffset()["sequence"]
+    blocks: list[range] = []
+    while (end := plan(reader, start, limit)) > start:
+        blocks.append(range(start, end))
+        start = end
+    return blocks

@@ -28,9 +28,7 @@ def test_every_row_is_in_one_partition_and_in_order(sizes: list[int], target: in
     if sum(sizes) // target > 5000:
         target = sum(sizes) // 5000 + 1
     pieces = [piece for run in plan(sizes, target, cores) for piece in run]
-    rows = [
-        (piece.batch.sequence, row) for piece in pieces for row in range(*piece.rows(7))
-    ]
+    rows = [(piece.batch.sequence, row) for piece in pieces for row in range(*piece.rows(7))]
     assert rows == [(at, row) for at in range(len(sizes)) for row in range(7)]
 
 

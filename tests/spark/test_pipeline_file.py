@@ -23,9 +23,9 @@ from penstock.spark.pipeline_file import (
     SparkSettings,
     build,
     configure,
-    line_numbers,
     load_pipeline,
 )
+from penstock.spark.toml_lines import line_numbers
 from tests.cli.command import run
 
 MODULE = "functions_of_a_pipeline_file"

@@ -289,7 +289,7 @@ def test_a_column_that_an_unparsed_read_does_not_have_is_refused(field: StructFi
 
 @pytest.mark.parametrize("form", ["raw", "json"])
 def test_a_column_that_is_there_twice_is_refused(form: str) -> None:
-    with pytest.raises(InvalidInput, match="^the column 'value' is there twice$"):
+    with pytest.raises(InvalidInput, match=r"^the column 'value' is there twice$"):
         check_schema(StructType([UNPARSED["value"], UNPARSED["key"], UNPARSED["value"]]), of(format=form))
 
 

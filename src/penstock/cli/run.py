@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -31,6 +32,8 @@ def run_command(
 
     described = load_pipeline(file)
     check_java()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("penstock").setLevel(logging.INFO)
     pipeline = described.pipeline()
     session = described.session()
     try:

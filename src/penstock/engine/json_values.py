@@ -129,12 +129,13 @@ def _has_deep(joined: bytes, count: int) -> bool:
 def _check_each(values: pa.Array[Any], start: int, bad: dict[int, str]) -> None:
     for row, value in enumerate(_payloads(values), start):
         if row not in bad:
-            why = _why_bad(value)
+            why = why_bad(value)
             if why is not None:
                 bad[row] = why
 
 
-def _why_bad(value: bytes) -> str | None:
+def why_bad(value: bytes) -> str | None:
+    """What is wrong with a value, if anything: it is exactly one JSON object, or not. UTF-8 is not looked at."""
     import msgspec
 
     if not value.strip(_WHITESPACE):
@@ -162,11 +163,12 @@ def _not_utf8(values: pa.Array[Any]) -> list[int]:
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
-        return [row for row, value in enumerate(_payloads(values)) if not _is_utf8(value)]
+        return [row for row, value in enumerate(_payloads(values)) if not is_utf8(value)]
     return []
 
 
-def _is_utf8(value: bytes) -> bool:
+def is_utf8(value: bytes) -> bool:
+    """Whether bytes are UTF-8."""
     try:
         value.decode()
     except UnicodeDecodeError:

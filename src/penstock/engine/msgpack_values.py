@@ -31,7 +31,7 @@ _HEAD = 64  # rows to learn from, at the start and wherever something new appear
 _MOST_STRUCTS = 16  # for one block
 _MOST_FIELDS = 256
 _LONGEST_NAME = 100
-_NESTING = frozenset({dict, list})
+NESTING = frozenset({dict, list})
 _TIMESTAMPS = frozenset({datetime, type(None)})
 
 
@@ -61,7 +61,7 @@ def decode_msgpack(values: pa.Array[Any]) -> list[dict[str, Any]]:
     return list(map(_map_decoder().decode, cast("list[bytes]", values.to_pylist())))
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """A value that is not what it should be; says why."""
 
 
@@ -132,8 +132,8 @@ class _Gathered:
         fitting: list[dict[str, Any]] = []
         for row, payload in enumerate(payloads, start):
             try:
-                value = _decode(payload)
-            except _Refused as why:
+                value = decode(payload)
+            except Refused as why:
                 self.bad[row] = str(why)
                 continue
             misfit = self._kinds.misfit(value)
@@ -157,45 +157,47 @@ def _into_objects(payloads: Sequence[bytes]) -> MsgpackCheck:
     objects: list[dict[str, Any]] = []
     for row, payload in enumerate(payloads):
         try:
-            objects.append(_decode(payload))
-        except _Refused as why:
+            objects.append(decode(payload))
+        except Refused as why:
             bad[row] = str(why)
     return MsgpackCheck(bad, None, {}, objects)
 
 
-def _decode(payload: bytes) -> dict[str, Any]:
-    """The map in a payload. Raises `_Refused`."""
+def decode(payload: bytes) -> dict[str, Any]:
+    """The map in a payload. Raises `Refused`."""
     import msgspec
 
     if not payload:
-        raise _Refused("the value is empty")
+        raise Refused("the value is empty")
     try:
         value = _map_decoder().decode(payload)
     except RecursionError:
-        raise _Refused(TOO_DEEP) from None
+        raise Refused(TOO_DEEP) from None
     except UnicodeDecodeError:
-        raise _Refused("not valid UTF-8") from None
+        raise Refused("not valid UTF-8") from None
     except msgspec.MsgspecError as error:
-        raise _Refused(str(error)) from None
-    _check_nested(value.values(), 2)
+        raise Refused(str(error)) from None
+    check_nested(value.values(), 2)
     return value
 
 
-def _check_nested(values: Iterable[object], depth: int) -> None:
-    if _NESTING.isdisjoint(map(type, values)):
+def check_nested(values: Iterable[object], depth: int) -> None:
+    """Raise `Refused` where values are nested too deep, or have in them what no column takes."""
+    if NESTING.isdisjoint(map(type, values)):
         return
     if depth > MAX_DEPTH:
-        raise _Refused(TOO_DEEP)
+        raise Refused(TOO_DEEP)
     for value in values:
         if isinstance(value, dict):
             if any(type(key) is not str for key in value):
-                raise _Refused("a map has a key that is not a string")
-            _check_nested(value.values(), depth + 1)
+                raise Refused("a map has a key that is not a string")
+            check_nested(value.values(), depth + 1)
         elif isinstance(value, list):
-            _check_nested(value, depth + 1)
+            check_nested(value, depth + 1)
 
 
-def _may_be_field(name: str) -> bool:
+def may_be_field(name: str) -> bool:
+    """Whether a name can be that of a struct's field."""
     # msgspec writes the names of fields as they are, and the decoders that are kept must stay small.
     return name.isprintable() and not {'"', "\\"} & set(name) and len(name) <= _LONGEST_NAME
 
@@ -209,7 +211,7 @@ def _map_decoder() -> msgspec.msgpack.Decoder[dict[str, Any]]:
 
 def _may_be_struct(schema: pa.Schema) -> bool:
     fields = list(islice(_all_fields(schema), _MOST_FIELDS + 1))
-    return len(fields) <= _MOST_FIELDS and all(_may_be_field(field.name) for field in fields)
+    return len(fields) <= _MOST_FIELDS and all(may_be_field(field.name) for field in fields)
 
 
 def _all_fields(fields: Iterable[pa.Field[Any]]) -> Iterable[pa.Field[Any]]:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, cast
 
 import pyarrow as pa
 
-from penstock.engine.json_values import _is_utf8
-from penstock.engine.msgpack_values import _NESTING, _check_nested, _may_be_field, _Refused
+from penstock.engine.json_values import is_utf8
+from penstock.engine.msgpack_values import NESTING, Refused, check_nested, may_be_field
 from penstock.engine.parse_errors import MAX_DEPTH
 from penstock.engine.parsing import ParseFormat
 from penstock.engine.typed_arrays import column, members
@@ -87,7 +87,7 @@ class RowReader:
 
     def _learn(self, names: Sequence[str]) -> None:
         known = {*self._others, *(field.name for field in self._fields)}
-        new = [name for name in names if name not in known and _may_be_field(name)]
+        new = [name for name in names if name not in known and may_be_field(name)]
         if new and self._structs < _MOST_STRUCTS and len(new) + len(self._others) <= _MOST_OTHERS:
             self._structs += 1
             self._others += tuple(new)
@@ -98,15 +98,15 @@ class RowReader:
         unsure: set[int] = set()
         for at in range(len(self._fields), len(self._fields) + len(self._others)):
             inside = members(rows, at)
-            if not _NESTING.isdisjoint(map(type, inside)):
+            if not NESTING.isdisjoint(map(type, inside)):
                 unsure.update(row for row, value in enumerate(inside) if _is_refused(value))
         return sorted(unsure)
 
 
 def _is_refused(value: object) -> bool:
     try:
-        _check_nested([value], 2)
-    except _Refused:
+        check_nested([value], 2)
+    except Refused:
         return True
     return False
 
@@ -120,7 +120,7 @@ def _unsure_json(values: pa.Array[Any], payloads: list[bytes]) -> list[int]:
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
-        unsure.update(row for row, value in enumerate(payloads) if not _is_utf8(value))
+        unsure.update(row for row, value in enumerate(payloads) if not is_utf8(value))
     return sorted(unsure)
 
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
-from penstock.engine.json_values import _is_utf8, _why_bad
-from penstock.engine.msgpack_values import _decode, _may_be_field, _Refused
+from penstock.engine.json_values import is_utf8, why_bad
+from penstock.engine.msgpack_values import Refused, decode, may_be_field
 from penstock.engine.parsing import ParseFormat
 
 Fields: TypeAlias = "tuple[pa.Field[Any], ...]"
@@ -66,20 +66,20 @@ def plain_row(fields: Fields) -> type:
 
 def may_be_struct(fields: Fields) -> bool:
     """Whether msgspec takes the names of all fields, at every level, for those of a struct."""
-    return all(_may_be_field(field.name) and may_be_struct(inner_fields(field.type)) for field in fields)
+    return all(may_be_field(field.name) and may_be_struct(inner_fields(field.type)) for field in fields)
 
 
 def look_at(payload: bytes, form: ParseFormat, fields: Fields) -> tuple[object, Sequence[str]]:
     """The payload as a row, and the names of all its members. Raises `Misfit`."""
     if form == ParseFormat.JSON:
-        wrong = _why_bad(payload) if _is_utf8(payload) else "not valid UTF-8"
+        wrong = why_bad(payload) if is_utf8(payload) else "not valid UTF-8"
         if wrong is not None:
             raise Misfit(wrong)
         members: dict[str, Any] = _json_decoder(dict).decode(payload)
         return _row(_WrittenInJson(), members, fields, ""), list(members)
     try:
-        members = _decode(payload)
-    except _Refused as why:
+        members = decode(payload)
+    except Refused as why:
         raise Misfit(str(why)) from None
     return _row(_Unpacked(), members, fields, ""), list(members)
 

@@ -50,6 +50,7 @@ from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from penstock.errors import InvalidInput
+from penstock.spark.toml_lines import KeyPath, line_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 
 Function: TypeAlias = Callable[..., Any]
 Plain: TypeAlias = str | int | float | bool
-_Path: TypeAlias = tuple[str | int, ...]
 
 _TOP = ("source", "checkpoint", "trigger", "dead_letters", "options", "parse", "process", "sink", "spark")
 _PARSE = ("format", "schema", "on_error")
@@ -155,7 +155,7 @@ class PipelineFile:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # A worker is a process of its own: it imports the user's modules by name, and knows nothing of our sys.path.
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        folder = os.path.dirname(self.path)
+        folder = os.path.dirname(os.path.abspath(self.path))
         if folder not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, paths)])
         return cast("SparkSession", configure(self.spark, SparkSession.builder).getOrCreate())
@@ -237,7 +237,7 @@ def _not_toml(path: str, text: str, problem: str) -> str:
 class _Reader:
     """Walks through the content of a file. Whatever is wrong there is raised with its line."""
 
-    def __init__(self, path: str, content: dict[str, Any], lines: Mapping[_Path, int]) -> None:
+    def __init__(self, path: str, content: dict[str, Any], lines: Mapping[KeyPath, int]) -> None:
         self._path = path
         self._content = content
         self._lines = lines
@@ -303,7 +303,7 @@ class _Reader:
             steps.append(step)
         return tuple(steps)
 
-    def _step(self, at: _Path, given: object, *, has_parse: bool) -> ProcessStep:
+    def _step(self, at: KeyPath, given: object, *, has_parse: bool) -> ProcessStep:
         if isinstance(given, str):
             return ProcessStep(self._function(at, given))
         if not isinstance(given, dict):
@@ -355,7 +355,7 @@ class _Reader:
         config = self._flat((*at, "config"), self._table(at, "config") or {})
         return SparkSettings(self._text(table, at, "master"), self._text(table, at, "app_name"), config)
 
-    def _flat(self, at: _Path, table: dict[str, Any]) -> dict[str, str]:
+    def _flat(self, at: KeyPath, table: dict[str, Any]) -> dict[str, str]:
         """Spark's settings as text. Their names have dots, which unquoted make tables within tables."""
         settings = dict[str, str]()
         for name, value in table.items():
@@ -366,16 +366,16 @@ class _Reader:
                 settings[name] = str(plain).lower() if isinstance(plain, bool) else str(plain)
         return settings
 
-    def _options(self, at: _Path, key: str) -> dict[str, Plain]:
+    def _options(self, at: KeyPath, key: str) -> dict[str, Plain]:
         table = self._table(at, key) or {}
         return {name: self._plain((*at, key, name), value) for name, value in table.items()}
 
-    def _plain(self, at: _Path, value: object) -> Plain:
+    def _plain(self, at: KeyPath, value: object) -> Plain:
         if not isinstance(value, str | int | float):
             self._refuse(at, f"{_name(at)} must be text, a number, or true or false, not {_type(value)}")
         return value
 
-    def _table(self, at: _Path, key: str) -> dict[str, Any] | None:
+    def _table(self, at: KeyPath, key: str) -> dict[str, Any] | None:
         table = self._at(at).get(key)
         name = _name((*at, key))
         if isinstance(table, list) and table and isinstance(table[0], dict):
@@ -384,19 +384,19 @@ class _Reader:
             self._refuse((*at, key), f"{name} must be a table, not {_type(table)}")
         return table
 
-    def _at(self, at: _Path) -> dict[str, Any]:
+    def _at(self, at: KeyPath) -> dict[str, Any]:
         found = self._content
         for part in at:
             found = found[cast("str", part)]
         return found
 
-    def _required(self, table: dict[str, Any], at: _Path, key: str) -> str:
+    def _required(self, table: dict[str, Any], at: KeyPath, key: str) -> str:
         text = self._text(table, at, key)
         if text is None:
             self._refuse(at, f"{_name((*at, key))} is missing")
         return text
 
-    def _text(self, table: dict[str, Any], at: _Path, key: str) -> str | None:
+    def _text(self, table: dict[str, Any], at: KeyPath, key: str) -> str | None:
         value = table.get(key)
         if value is None:
             return None
@@ -406,14 +406,14 @@ class _Reader:
             self._refuse((*at, key), f"{_name((*at, key))} must not be empty")
         return value
 
-    def _word(self, table: dict[str, Any], at: _Path, key: str, words: tuple[str, ...]) -> str | None:
+    def _word(self, table: dict[str, Any], at: KeyPath, key: str, words: tuple[str, ...]) -> str | None:
         word = self._text(table, at, key)
         if word is not None and word not in words:
             name = _name((*at, key))
             self._refuse((*at, key), f'{name} must be one of {", ".join(words)}, not "{word}"{_meant(word, words)}')
         return word
 
-    def _names(self, table: dict[str, Any], at: _Path, key: str) -> tuple[str, ...] | None:
+    def _names(self, table: dict[str, Any], at: KeyPath, key: str) -> tuple[str, ...] | None:
         value = table.get(key)
         if value is None:
             return None
@@ -421,7 +421,7 @@ class _Reader:
             self._refuse((*at, key), f'{_name((*at, key))} must be a list of columns, such as ["event"]')
         return tuple(value)
 
-    def _check_keys(self, table: dict[str, Any], at: _Path, known: tuple[str, ...]) -> None:
+    def _check_keys(self, table: dict[str, Any], at: KeyPath, known: tuple[str, ...]) -> None:
         for key in table:
             if key in known:
                 continue
@@ -430,7 +430,7 @@ class _Reader:
                 more = f": {key} belongs to the top, before the first [table]"
             self._refuse((*at, key), f"unknown key {_name((*at, key))}{more}")
 
-    def _function(self, at: _Path, named: str) -> Function:
+    def _function(self, at: KeyPath, named: str) -> Function:
         """Import "module:function"."""
         what = f'{_name(at)} "{named}"'
         if not _FUNCTION.fullmatch(named):
@@ -451,14 +451,14 @@ class _Reader:
             self._refuse(at, f"{what} must be a function, not {type(found).__name__}")
         return cast("Function", found)
 
-    def _refuse(self, at: _Path, problem: str, cause: BaseException | None = None) -> NoReturn:
+    def _refuse(self, at: KeyPath, problem: str, cause: BaseException | None = None) -> NoReturn:
         place = at
         while place and place not in self._lines:
             place = place[:-1]
         raise InvalidInput(f"{self._path}, line {self._lines.get(place, 1)}: {problem}") from cause
 
 
-def _name(at: _Path) -> str:
+def _name(at: KeyPath) -> str:
     """How a person names a key: without the number of an array's element."""
     return ".".join(part for part in at if isinstance(part, str))
 
@@ -470,111 +470,3 @@ def _type(value: object) -> str:
 def _meant(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-# Where each key is. `tomllib` does not say, so this goes through a text that `tomllib` has accepted: it looks only for
-# keys and for where values end, and leaves what they are to `tomllib`.
-
-_BLANK = re.compile(r"(?:\s|#[^\n]*)*")
-_KEY = re.compile(r"\"(?:\\.|[^\"\\])*\"|'[^']*'|[\w-]+")
-_STRING = re.compile(
-    r"\"\"\"(?:\\.|[^\\])*?\"{3,5}|'''.*?'{3,5}|\"(?:\\.|[^\"\\])*\"|'[^']*'",
-    re.DOTALL,
-)
-_SCALAR = re.compile(r"[^,\]}#\n]+")
-
-
-def line_numbers(text: str) -> dict[_Path, int]:
-    r"""Say on which line each key, table and element of an array begins, in a text that is TOML.
-
-    >>> line_numbers('a.b = 1\n[[c]]\nd = [\n 2,\n {e = 3}]')[("c", 0, "d", 1, "e")]
-    5
-    """
-    return _Scanner(text).scan()
-
-
-class _Scanner:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-        self._lines: dict[_Path, int] = {(): 1}
-        self._arrays: dict[_Path, int] = {}  # arrays of tables, and the number of their last element
-
-    def scan(self) -> dict[_Path, int]:
-        table: _Path = ()
-        while self._skip_blank():
-            if self._take("[["):
-                table = self._header(is_array=True)
-                self._take("]]")
-            elif self._take("["):
-                table = self._header(is_array=False)
-                self._take("]")
-            else:
-                self._pair(table)
-        return self._lines
-
-    def _header(self, *, is_array: bool) -> _Path:
-        path: _Path = ()
-        *parents, last = self._key()
-        for part in parents:
-            path = self._note((*path, part))
-            if path in self._arrays:
-                path = (*path, self._arrays[path])
-        path = self._note((*path, last))
-        if is_array:
-            self._arrays[path] = self._arrays.get(path, -1) + 1
-            path = self._note((*path, self._arrays[path]))
-        return path
-
-    def _pair(self, table: _Path) -> None:
-        for part in self._key():
-            table = self._note((*table, part))
-        self._take("=")
-        self._value(table)
-
-    def _key(self) -> list[str]:
-        parts = list[str]()
-        while not parts or self._take("."):
-            self._skip_blank()
-            part = self._match(_KEY)
-            parts.append(tomllib.loads(f"key = {part}")["key"] if part[:1] in {'"', "'"} else part)
-        return parts
-
-    def _value(self, path: _Path) -> None:
-        self._skip_blank()
-        if self._take("["):
-            number = 0
-            while not self._take("]"):
-                self._value(self._note((*path, number)))
-                self._take(",")
-                number += 1
-        elif self._take("{"):
-            while not self._take("}"):
-                self._pair(path)
-                self._take(",")
-        elif self._text[self._at] in {'"', "'"}:
-            self._match(_STRING)
-        else:
-            self._match(_SCALAR)
-
-    def _note(self, path: _Path) -> _Path:
-        self._lines.setdefault(path, self._text.count("\n", 0, self._at) + 1)
-        return path
-
-    def _skip_blank(self) -> bool:
-        """Go to what comes next, and say whether there is something."""
-        self._match(_BLANK)
-        return self._at < len(self._text)
-
-    def _take(self, sign: str) -> bool:
-        self._skip_blank()
-        if not self._text.startswith(sign, self._at):
-            return False
-        self._at += len(sign)
-        return True
-
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
-        assert found is not None  # noqa: S101  tomllib has read the same text
-        self._at = found.end()
-        return found[0]

@@ -47,6 +47,7 @@ from penstock.spark.tables import BlockId
 
 _LOOK_AGAIN = 0.1
 _REASONS = 3
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +177,11 @@ class PipelineRun:
     # A block: in a thread of Spark's, while its query waits.
 
     def _take_block(self, block: DataFrame, batch: int) -> None:
+        session = block.sparkSession  # the query's own
+        if not session.sparkContext.getConf().contains(_TIMESTAMPS):
+            session.conf.set(
+                _TIMESTAMPS, "TIMESTAMP_MICROS"
+            )  # Spark's default is one that others cannot tell a zone of
         try:
             self._work_off(block, batch)
         except BaseException as error:

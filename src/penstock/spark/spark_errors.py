@@ -19,7 +19,7 @@ def our_error(error: BaseException) -> PenstockError | None:
     """
     if isinstance(error, PenstockError):
         return error
-    text = str(error)
+    text = f"{getattr(error, '_stackTrace', '')}\n{error}"  # where a task of a write failed, only the trace says why
     for name, message in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, PenstockError) and kind is not PartitionOutOfRange:

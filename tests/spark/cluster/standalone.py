@@ -24,6 +24,7 @@ from tests.processes import PATIENCE
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _LOOK_AGAIN = 0.05
+START = 180.0  # seconds that a JVM may take to start on a machine that has much else to do
 
 # What is said is waited for, so it has to be said: Spark's own default is to be silent.
 LOGGING = """\
@@ -38,6 +39,9 @@ logger.deploy.name = org.apache.spark.deploy
 logger.deploy.level = info
 """
 
+# A JVM that lives for seconds need not be compiled for days.
+_SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # Small, and here: everything else is as on any cluster.
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
@@ -45,6 +49,8 @@ SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
+    "spark.driver.extraJavaOptions": _SMALL_JVM,
+    "spark.executor.extraJavaOptions": _SMALL_JVM,
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both workers take part from the first task on
@@ -171,10 +177,11 @@ class Cluster:
             "".join(f"{name} {value}\n" for name, value in SETTINGS.items())
         )
         self._sessions: list[Session] = []
+        self._workers: list[Session] = []
         self.python = python_without_penstock(folder / "python")
         words = ["master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         self._master = self._start("master", words)
-        self.url = self._master.hear(r"Starting Spark master at (spark://\S+)")[1]
+        self.url = self._master.hear(r"Starting Spark master at (spark://\S+)", START)[1]
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a host of the cluster: nothing in it leads to Penstock."""
@@ -185,17 +192,23 @@ class Cluster:
             "SPARK_CONF_DIR": str(self._conf),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": _SMALL_JVM,
             **more,
         }
 
-    def start_workers(self, count: int) -> list[Session]:
-        """Start hosts of one core each, and return when the master knows them."""
-        names = [f"worker-{len(self._sessions) + number}" for number in range(count)]
+    @property
+    def workers(self) -> list[Session]:
+        """The hosts that live."""
+        return [worker for worker in self._workers if not worker.has_ended()]
+
+    def bring_workers_to(self, count: int) -> None:
+        """Start hosts of one core each until there are so many, and return when the master knows them."""
         where = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "768m", self.url]
-        workers = [self._start(name, ["worker.Worker", *where]) for name in names]
-        for worker in workers:
-            worker.hear("Successfully registered with master")
-        return workers
+        names = [f"worker-{len(self._workers) + number}" for number in range(count - len(self.workers))]
+        started = [self._start(name, ["worker.Worker", *where]) for name in names]
+        self._workers += started
+        for worker in started:
+            worker.hear("Successfully registered with master", START)
 
     def submit(self, script: str, folder: Path, **environment: str) -> Session:
         """Run a shell script, as somebody types it at a host of the cluster; its driver is in the script's session."""
@@ -213,9 +226,7 @@ class Cluster:
         folder.mkdir()
         places = {"SPARK_WORKER_DIR": str(folder / "work"), "SPARK_LOCAL_DIRS": str(folder / "local")}
         spark_class, (role, *rest) = SPARK_HOME / "bin" / "spark-class", words
-        started = Session(
-            [spark_class, f"org.apache.spark.deploy.{role}", *rest], self.environment(**places), folder
-        )
+        started = Session([spark_class, f"org.apache.spark.deploy.{role}", *rest], self.environment(**places), folder)
         self._sessions.append(started)
         return started
 

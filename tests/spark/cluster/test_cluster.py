@@ -1,0 +1,173 @@
+"""Pipelines on a real cluster: a standalone master and two workers, with the commands of `docs/cluster.md` as printed.
+
+The Python of the hosts has no Penstock. It comes as the page says, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from penstock import Producer
+from penstock.buffer import Manifest
+from penstock.storage import open_store
+from tests.spark.conftest import CHECK_JAVA
+
+pytest.importorskip("pyspark")
+
+from tests.spark.cluster import killed_job
+from tests.spark.cluster.killed_job import BATCHES, BLOCK, RECORDS
+from tests.spark.cluster.standalone import Cluster, Session, until
+
+PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
+A_JOB = 240.0  # seconds until a job counts as stuck; it takes a tenth of it
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def block_under(title: str, language: str) -> str:
+    """The first block of code in that language below a title of the page."""
+    _, _, below = PAGE.partition(f"# {title}\n")
+    found = re.search(rf"^```{language}\n(.*?)^```", below, re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+MAKE_PACKAGE = block_under("The package", "sh")
+JOB = block_under("A job", "py")
+SUBMIT = block_under("Standalone", "sh")
+SERVICE = block_under("As a service", "sh")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
+    if why_not:
+        pytest.skip(" ".join(why_not.split()))
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster
+    finally:
+        cluster.clear_away()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where somebody stands who has made `pkg.zip` as the page says."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["sh", "-euc", MAKE_PACKAGE], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+    return tmp_path
+
+
+def submit(cluster: Cluster, folder: Path, command: str = SUBMIT) -> Session:
+    cluster.bring_workers_to(2)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    places = {
+        "MASTER": cluster.url,
+        "PYSPARK_PYTHON": str(cluster.python),
+        "DATA": str(folder),
+        "CHECKPOINT": str(folder / "checkpoint"),
+    }
+    return cluster.submit(command, folder, PATH=path, **places)
+
+
+def entries_left(folder: Path) -> int:
+    return len(Manifest.read(open_store(folder / "events"), "ingest/manifest").entries)
+
+
+def rows_of(folder: Path, *columns: str) -> list[tuple[object, ...]]:
+    """What any reader of Parquet sees in a table, in order."""
+    table = pyarrow.dataset.dataset(folder, format="parquet").to_table(columns=list(columns))
+    return sorted(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(SUBMIT, id="submitted"), pytest.param(SERVICE, id="as-a-service", marks=pytest.mark.chaos)]
+)
+def test_the_commands_and_the_job_of_the_page_work_as_printed(command: str, cluster: Cluster, folder: Path) -> None:
+    with Producer(folder / "events") as producer:
+        producer.produce_json([{"id": number, "event": "click"} for number in range(1000)])
+        producer.produce("this is no JSON")
+    (folder / "job.py").write_text(JOB)
+    driver = submit(cluster, folder, command)
+    assert driver.status(A_JOB) == 0, driver.said
+    expected = [(number, "click", "click") for number in range(1000)]
+    assert rows_of(folder / "table", "id", "event", "where") == expected
+    assert rows_of(folder / "dead-letters", "payload", "stage") == [(b"this is no JSON", "parse")]
+    assert entries_left(folder) == 0
+
+
+def test_without_the_archive_the_executors_lack_the_module(cluster: Cluster, folder: Path) -> None:
+    with Producer(folder / "events") as producer:
+        producer.produce_json({"id": 1, "event": "click"})
+    (folder / "job.py").write_text(JOB)
+    without = SUBMIT.replace("--archives pkg.zip#pkg --conf spark.executorEnv.PYTHONPATH=./pkg", "")
+    assert without != SUBMIT
+    driver = submit(cluster, folder, without)
+    assert driver.status(A_JOB) != 0
+    assert "ModuleNotFoundError: No module named 'penstock'" in driver.said, driver.said
+    assert not (folder / "table").exists()
+    assert entries_left(folder) == 1
+
+
+@pytest.mark.parametrize("held_while", ["reading", pytest.param("writing", marks=pytest.mark.chaos)])
+def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
+    held_while: str, cluster: Cluster, folder: Path
+) -> None:
+    rows, letters = [], []
+    with Producer(folder / "events") as producer:
+        for sequence in range(BATCHES):
+            numbers = range(sequence * RECORDS, (sequence + 1) * RECORDS)
+            payloads = [json.dumps({"id": number, "event": f"event {number % 7}"}) for number in numbers]
+            payloads[7] = f"{sequence} is no JSON"
+            producer.produce(payloads)
+            producer.flush()
+            letters.append((payloads[7].encode(), "parse", sequence, 7))
+            letters += [
+                (payload.encode(), "process", None, None)
+                for number, payload in zip(numbers, payloads, strict=True)
+                if number % 10 == 3
+            ]
+            rows += [
+                (number, f"event {number % 7}", f"event {number % 7}-at home")
+                for index, number in enumerate(numbers)
+                if index != 7 and number % 10 != 3
+            ]
+    (folder / "job.py").write_text(Path(killed_job.__file__).read_text())
+    (folder / "hold").write_text(held_while)
+    driver = submit(cluster, folder)
+
+    def marked() -> int | None:
+        assert not driver.has_ended(), driver.said
+        mark = folder / killed_job.MARK
+        return int(mark.read_text()) if mark.exists() else None
+
+    session = until(marked, "the chosen record", A_JOB)
+    killed = next(worker for worker in cluster.workers if worker.id == session)
+    blocks_before = len(list((folder / "table").glob("block=*")))
+    others = {worker.id for worker in cluster.workers} - {killed.id}
+    count = killed.kill()
+    assert driver.status(A_JOB) == 0, driver.said
+    print(driver.said)
+
+    assert count >= 4, "the worker, its executor, and the executor's Python processes"
+    assert blocks_before == 1, "it was in the middle of block 1"
+    assert int((folder / killed_job.AGAIN).read_text()) in others, "it was computed again elsewhere"
+    assert len(list((folder / "table").glob("block=*"))) == BATCHES // BLOCK
+    assert rows_of(folder / "table", "id", "event", "where") == rows
+    assert letters_of(folder) == sorted(letters, key=repr)
+    assert entries_left(folder) == 0
+
+
+def letters_of(folder: Path) -> list[tuple[object, ...]]:
+    columns = ["payload", "stage", "sequence", "index"]
+    table = pyarrow.dataset.dataset(folder / "dead-letters", format="parquet").to_table(columns=columns)
+    return sorted(zip(*(table.column(name).to_pylist() for name in columns), strict=True), key=repr)

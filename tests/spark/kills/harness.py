@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -60,15 +61,11 @@ class Driver:
 
     def reaches(self, mark: Mark, batch: int | None = None, *, times: int = 1) -> bool:
         """Wait until the driver is at a mark, of any batch or of one; False if it ended before."""
-        heard = 0
-        while True:
-            for one in self._hear():
-                if one[0] is mark and batch in (None, one[1]):
-                    heard += 1
-            if heard >= times:
-                return True
-            if self._is_over:
-                return False
+        heard, until = 0, time.monotonic() + SPARKS_PATIENCE
+        while heard < times and not self._is_over:
+            assert time.monotonic() < until, f"the driver does not come to {mark}: {self.marks[-3:]}"
+            heard += sum(one is mark and batch in (None, of) for one, of in self._hear())
+        return heard >= times
 
     def wait(self) -> int:
         """Wait until it has ended, and return its exit code."""

@@ -90,6 +90,10 @@ class Job:
         """How many blocks of rows the table has."""
         return len(list(self.rows.glob("block=*")))
 
+    def row_count(self) -> int:
+        """How many rows the table has, for a plain reader."""
+        return len(_plain(self.rows, "n")) if self.rows.exists() else 0
+
     def staged(self) -> list[Path]:
         """What lies in the staging directories."""
         return [path for name in (".rows.staging", ".letters.staging") for path in (self.root / name).glob("*")]

@@ -69,6 +69,19 @@ class State:
         return cls(before + has_letters, before + has_rows, before, before * PER_BLOCK)
 
 
+def finish(job: Job, spark: Any, numbers: range) -> str:
+    """Run what is left, here, and look for every event; return what was found."""
+    before = job.row_count()
+    done = job.pipeline().run(spark, trigger="available_now")
+    found = assert_exactly_once(job, spark, numbers)
+    assert done.rows == found.rows.total() - before, "what was there already was written again"
+    assert job.staged() == []
+    return (
+        f"{len(numbers)} events, {found.rows.total()} rows, {found.letters.total()} dead letters, lost "
+        f"{len(found.lost(numbers))}, twice {len(found.twice())}; {before} rows were there before the last run"
+    )
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "fate", [*PLACES, *(pytest.param(fate, marks=pytest.mark.chaos) for fate in MORE_PLACES)], ids=str
@@ -84,11 +97,4 @@ def test_a_driver_that_is_killed_there_loses_nothing_and_leaves_nothing_twice(
     if not (fate.mark in IN_PLANNER and fate.deed is Deed.PYTHON):  # there the planner lives on, and may ack
         assert State.of(job) == State.at(fate)
 
-    done = job.pipeline().run(spark, trigger="available_now")
-
-    found = assert_exactly_once(job, spark, numbers)
-    assert job.staged() == []
-    print(
-        f"\nkilled at {fate}: {len(numbers)} events, {found.rows.total()} rows, {found.letters.total()} dead letters; "
-        f"the next run wrote {done.rows} rows and {done.dead_letters} dead letters"
-    )
+    print(f"\nkilled at {fate}: {finish(job, spark, numbers)}")

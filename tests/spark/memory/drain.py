@@ -1,0 +1,53 @@
+"""A driver that works off a buffer with a pipeline, and says what came out; see `test_bounded_memory`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main(group: str, folder: str, sink: str, heap: str) -> None:
+    """Join the group, if there is one, drain the buffer into a sink of that kind, and print what the run did."""
+    if group:
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))
+    from pyspark.sql import SparkSession
+
+    from penstock.buffer import Manifest
+    from penstock.spark import Pipeline
+    from penstock.storage import open_store
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.memory", heap)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", f"{folder}/spark")
+        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.adaptive.enabled", "false")
+        .getOrCreate()
+    )
+    counted = 0
+
+    def count(rows: Any, _block_id: str) -> None:
+        nonlocal counted
+        counted += rows.count()
+
+    pipeline = Pipeline(source=f"{folder}/events", checkpoint=f"{folder}/checkpoint")
+    pipeline = pipeline.parse("json", schema="id bigint, event string, text string")
+    pipeline = pipeline.to(count) if sink == "counted" else pipeline.to_parquet(f"{folder}/table")
+    done = pipeline.run(spark, trigger="available_now")
+    if sink == "table":
+        counted = spark.read.parquet(f"{folder}/table").count()
+    left = len(Manifest.read(open_store(f"{folder}/events"), "ingest/manifest").entries)
+    said = {"rows": done.rows, "counted": counted, "blocks": done.blocks, "seconds": done.seconds, "left": left}
+    print(json.dumps(said), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,243 @@
+"""Building a `Pipeline`: what it refuses as soon as it is said, and what each call leaves as it was."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from penstock.errors import InvalidInput
+from penstock.spark import Pipeline
+from penstock.spark.pipeline import _trigger
+
+Build = Callable[[Pipeline], object]
+
+
+def begun() -> Pipeline:
+    return Pipeline("/data/events", "/data/checkpoint")
+
+
+def same(anything: Any) -> Any:
+    return anything
+
+
+def refused(build: Build, pipeline: Pipeline | None = None) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        build(pipeline or begun())
+    return str(caught.value)
+
+
+# Places
+
+
+@pytest.mark.parametrize("where", ["", None, 7, b"", ["a"]])
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("source", lambda where: Pipeline(where, "/data/checkpoint")),
+        ("checkpoint", lambda where: Pipeline("/data/events", where)),
+        ("dead_letters", lambda where: begun().dead_letters(where)),
+        ("to_parquet", lambda where: begun().to_parquet(where)),
+        ("to_buffer", lambda where: begun().to_buffer(where)),
+    ],
+)
+def test_a_place_is_a_path_or_a_url(name: str, build: Callable[[object], object], where: object) -> None:
+    with pytest.raises(InvalidInput, match=f"{name} must be a path or a URL, not "):
+        build(where)
+
+
+@pytest.mark.parametrize("where", ["memory:", "memory://here"])
+def test_a_store_in_memory_is_no_place_for_several_processes(where: str) -> None:
+    with pytest.raises(InvalidInput, match=r"source cannot be 'memory:.*Spark works in several processes"):
+        Pipeline(where, "/data/checkpoint")
+
+
+def test_a_path_and_its_text_are_the_same_place() -> None:
+    assert repr(Pipeline(Path("/data/events"), Path("/data/checkpoint"))) == repr(begun())
+
+
+def test_a_relative_path_is_of_the_directory_it_was_said_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert repr(Pipeline("events", "checkpoint")) == repr(Pipeline(tmp_path / "events", tmp_path / "checkpoint"))
+
+
+def test_a_pipeline_says_where_it_reads_and_no_option() -> None:
+    shown = repr(Pipeline("s3://bucket/events", "/data/checkpoint", options={"secret_access_key": "a-secret"}))
+    assert shown == "Pipeline(source='s3://bucket/events', checkpoint='/data/checkpoint')"
+
+
+# Options
+
+
+@pytest.mark.parametrize("name", ["path", "format", "columns", "onError", "controlDirectory"])
+def test_an_option_that_a_pipeline_sets_itself_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"options cannot have '{name}'"):
+        Pipeline("/data/events", "/data/checkpoint", options={name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger must be a number of bytes"),
+        ({"maxBatchesPerTrigger": 0}, "maxBatchesPerTrigger"),
+        ({"onCorruptBatch": "ignore"}, "onCorruptBatch must be one of fail, dlq, not 'ignore'"),
+        ({"pollInterval": -1}, "pollInterval"),
+    ],
+)
+def test_a_wrong_read_option_is_refused_at_once(options: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        Pipeline("/data/events", "/data/checkpoint", options=options)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda options: Pipeline("/data/events", "/data/checkpoint", options=options),
+        lambda options: begun().dead_letters("/data/dead", options=options),
+        lambda options: begun().to_parquet("/data/table", options=options),
+        lambda options: begun().to_buffer("/data/out", options=options),
+    ],
+)
+def test_options_are_a_dict(build: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidInput, match="options must be a dict, not list"):
+        build([("region", "here")])
+
+
+# Steps
+
+
+@pytest.mark.parametrize(
+    ("format", "schema", "on_error", "said"),
+    [
+        ("xml", "id bigint", "dlq", "format must be one of json, msgpack, not 'xml'"),
+        ("json", "id bigint", "drop", "on_error must be one of dlq, skip, fail, not 'drop'"),
+        ("json", " ", "dlq", "schema must be columns such as 'id bigint, event string', not ' '"),
+        ("json", None, "dlq", "schema must be columns such as .*, not None"),
+        ("json", ["id"], "dlq", "schema must be columns such as .*, not \\['id'\\]"),
+    ],
+)
+def test_parse_refuses(format: str, schema: Any, on_error: str, said: str) -> None:  # noqa: A002  as it is called there
+    with pytest.raises(InvalidInput, match=said):
+        begun().parse(format, schema, on_error)
+
+
+def test_parse_takes_a_schema_of_sparks() -> None:
+    begun().parse("json", StructType([StructField("id", LongType())]))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda it: it.parse("json", "id bigint").parse("json", "id bigint"), "a pipeline parses once"),
+        (lambda it: it.transform(same).parse("json", "id bigint"), "parse comes before transform"),
+        (lambda it: it.transform(same).process(same), "process comes before transform"),
+        (lambda it: it.process("module:function"), "process takes a function, not str"),
+        (lambda it: it.process(same, schema="id bigint"), "process takes a schema after parse only"),
+        (lambda it: it.parse("json", "id bigint").process(same, schema=""), "schema must be columns such as"),
+        (lambda it: it.transform("where id > 0"), "transform takes a function of a DataFrame, not str"),
+        (lambda it: it.to("a place"), "to takes a function of a DataFrame and a block id, not str"),
+        (lambda it: it.every(0, same), "seconds"),
+        (lambda it: it.every(float("nan"), same), "seconds"),
+        (lambda it: it.every(1, "report"), "every takes a function, not str"),
+        (lambda it: it.dead_letters("/a").dead_letters("/b"), "a pipeline has one table for them"),
+        (
+            lambda it: it.to_parquet("/data/table").to(same),
+            r"a pipeline has one sink, and this one has to_parquet\('/data/table'\) already",
+        ),
+        (lambda it: it.to(same).to_buffer("/data/out"), r"one sink, and this one has to\(same\) already"),
+        (lambda it: it.to_parquet("/data/table", partition_by="event"), "partition_by must be a list of column names"),
+        (lambda it: it.to_parquet("/data/table", partition_by=[1]), "partition_by must be a list of column names"),
+        (lambda it: it.to_buffer("/data/events"), "to_buffer is the pipeline's own source, /data/events"),
+        (lambda it: it.to_buffer("/data/x/../events"), "to_buffer is the pipeline's own source"),
+        (lambda it: it.to(same).run("local[*]"), "run takes a SparkSession, not str"),
+    ],
+)
+def test_a_step_that_cannot_be_right_is_refused_when_it_is_said(build: Build, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        build(begun())
+
+
+def test_the_own_source_is_recognised_by_any_name_it_has() -> None:
+    pipeline = Pipeline("file:///data/events", "/data/checkpoint")
+    assert "own source" in refused(lambda it: it.to_buffer(Path("/data/events/")), pipeline)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda it: it.dead_letters("/data/table").to_parquet("/data/table"),
+        lambda it: it.to_parquet("/data/table").dead_letters("file:///data/table"),
+    ],
+)
+def test_rows_and_dead_letters_cannot_share_a_table(build: Build) -> None:
+    # Blocks of both have the same names, so that whichever comes second would count as written.
+    assert "/data/table" in refused(build)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("delta") is not None, reason="Delta is installed here")
+def test_without_delta_to_delta_says_how_to_get_it() -> None:
+    assert "pip install delta-spark" in refused(lambda it: it.to_delta("/data/table"))
+
+
+# Triggers
+
+
+@pytest.mark.parametrize(
+    ("trigger", "wanted"),
+    [
+        ("available_now", {"availableNow": True}),
+        ("asap", {"processingTime": "0 seconds"}),
+        ("10 seconds", {"processingTime": "10 seconds"}),
+        ("1 minute", {"processingTime": "1 minute"}),
+        ("1.5 seconds", {"processingTime": "1.5 seconds"}),
+        ("200 milliseconds", {"processingTime": "200 milliseconds"}),
+    ],
+)
+def test_a_trigger_is_one_of_sparks(trigger: str, wanted: dict[str, object]) -> None:
+    assert _trigger(trigger) == wanted
+
+
+@pytest.mark.parametrize("trigger", ["once", "", "10", "seconds", "-1 seconds", "10 fortnights", None, 10])
+def test_another_trigger_is_refused(trigger: object) -> None:
+    with pytest.raises(InvalidInput, match="trigger must be available_now, asap, or a time such as '10 seconds', not "):
+        _trigger(trigger)
+
+
+@pytest.mark.parametrize("trigger", ["10seconds", "1.5 minutes"])
+def test_a_time_that_spark_does_not_understand_is_refused_too(trigger: str) -> None:
+    with pytest.raises(InvalidInput, match="trigger must be"):
+        _trigger(trigger)
+
+
+# Immutability
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda it: it.parse("json", "id bigint"),
+        lambda it: it.process(same),
+        lambda it: it.transform(same),
+        lambda it: it.dead_letters("/data/dead"),
+        lambda it: it.to_parquet("/data/table"),
+        lambda it: it.to_buffer("/data/out"),
+        lambda it: it.to(same),
+        lambda it: it.every(1, same),
+    ],
+)
+def test_a_call_returns_another_pipeline_and_leaves_this_one_as_it_was(build: Build) -> None:
+    pipeline = begun()
+    before = pipeline._plan
+    assert build(pipeline) is not pipeline
+    assert pipeline._plan is before == begun()._plan
+
+
+def test_options_that_change_later_change_no_pipeline() -> None:
+    options = {"group": "default"}
+    pipeline = Pipeline("/data/events", "/data/checkpoint", options=options)
+    options["group"] = "another"
+    assert pipeline._plan.options == {"group": "default"}
