@@ -8,12 +8,16 @@ import sys
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run_for(120, *words, **environment)
+
+
+def run_for(patience: float, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     code = "from penstock.cli.app import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *words],
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=patience,
         env={**os.environ, **environment},
     )

@@ -32,7 +32,7 @@ def tell_of_signals() -> None:
         real(stopping, number, frame)
         tell("asked")
 
-    Stopping._ask = ask  # type: ignore[method-assign]
+    Stopping._ask = ask  # type: ignore[method-assign, assignment]
 
 
 def held_up(df: Any) -> Any:

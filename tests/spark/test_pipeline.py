@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
@@ -41,16 +40,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 BAD = Record(b"no JSON", key=b"key", headers=[("h", b"1"), ("h", b"2")])
 NEGATIVE = Record(b'{"id": -4}', key=b"four", headers=[("n", b"4")])
-LETTER_COLUMNS = {
-    "payload": pa.binary(),
-    "key": pa.binary(),
-    "headers": pa.list_(pa.field("element", pa.struct({"key": pa.string(), "value": pa.binary()}))),
-    "reason": pa.string(),
-    "stage": pa.string(),
-    "sequence": pa.int64(),
-    "index": pa.int32(),
-    "at": pa.timestamp("us", tz="UTC"),
-}
+LETTER_COLUMNS = (
+    "payload binary, key binary, headers array<struct<key:string,value:binary>>, reason string, stage string, "
+    "sequence bigint, index int, at timestamp"
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,19 +60,26 @@ def tried(run: Callable[[], object]) -> BaseException | None:
     return None
 
 
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record)
+
+
 @contextmanager
 def logged() -> Iterator[list[logging.LogRecord]]:
     """What Penstock logs meanwhile, without a terminal."""
-    lines: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.INFO)
-    handler.emit = lines.append  # type: ignore[method-assign]
+    handler = Kept()
     logger = logging.getLogger("penstock")
     before = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
         with redirect_stderr(io.StringIO()):
-            yield lines
+            yield handler.lines
     finally:
         logger.removeHandler(handler)
         logger.setLevel(before)
@@ -89,13 +89,13 @@ def checking(calls: Path, *, fails: bool = False) -> Callable[[pa.RecordBatch], 
     """A function that sets negative ids apart, and writes each id that it is called for into a file."""
 
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
-        ids = batch.column("id")
+        ids: list[Any] = batch.column("id").to_pylist()
         with calls.open("a") as file:
-            file.write("".join(f"{one}\n" for one in ids.to_pylist()))
-        if fails and 3 in ids.to_pylist():
+            file.write("".join(f"{one}\n" for one in ids))
+        if fails and 3 in ids:
             raise ValueError("three is too much")
-        errors: Any = pc.if_else(pc.less(ids, 0), "it is negative", pa.scalar(None, pa.string()))
-        return batch.append_column("_error", errors)
+        errors = ["it is negative" if one < 0 else None for one in ids]
+        return batch.append_column("_error", pa.array(errors, pa.string()))
 
     return check
 
@@ -297,17 +297,14 @@ def test_a_letter_of_process_has_the_record_and_no_place(trouble: Trouble) -> No
     }
 
 
-def test_the_dead_letter_table_has_these_columns_for_any_reader(trouble: Trouble) -> None:
-    schema = read(trouble.places.dead_letters).schema
-    types = {one.name: one.type for one in schema if one.name != "block"}
-    assert list(types) == list(LETTER_COLUMNS)
-    assert {name: str(kind) for name, kind in types.items()} == {name: str(one) for name, one in LETTER_COLUMNS.items()}
-
-
-def test_read_table_reads_dead_letters_too(trouble: Trouble, spark: Any) -> None:
+def test_the_dead_letter_table_has_these_columns(trouble: Trouble, spark: Any) -> None:
     letters = Pipeline.read_table(spark, trouble.places.dead_letters)
-    assert letters.columns == list(LETTER_COLUMNS)
-    assert sorted(bytes(row.payload) for row in letters.collect()) == [BAD.value, NEGATIVE.value]
+    assert ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in letters.schema) == LETTER_COLUMNS
+
+
+def test_the_dead_letter_table_has_them_for_any_reader_of_parquet_too(trouble: Trouble) -> None:
+    names = [name for name in read(trouble.places.dead_letters).schema.names if name != "block"]
+    assert names == [column.split(" ")[0] for column in LETTER_COLUMNS.split(", ")]
 
 
 # A run that goes well, one with nothing to do, and one with more.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.cli.command import run
+from tests.cli.command import run, run_for
 from tests.spark.conftest import CHECK_JAVA
 from tests.spark.pipelines import Places
 
@@ -80,7 +79,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     places.put([b'!{"id": 1, "event": "click"}', b"no JSON"], [b'{"id": 2, "event": ""}', b'{"id": 3, "event": "key"}'])
     (places.root / "my_steps.py").write_text(STEPS)
     (places.root / "pipeline.toml").write_text(PIPELINE.format(root=places.root))
-    return Done(places, run("run", str(places.root / "pipeline.toml"), PYSPARK_PYTHON=sys.executable))
+    return Done(places, run_for(280, "run", str(places.root / "pipeline.toml")))
 
 
 def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:

@@ -22,6 +22,8 @@ from tests.spark.conftest import CHECK_JAVA
 from tests.spark.pipelines import Places
 from tests.spark.stopping_driver import HELD, RELEASED
 
+pytestmark = pytest.mark.timeout(900)  # one fixture stops six pipelines
+
 REPOSITORY = Path(__file__).parents[2]
 SPARKS_PATIENCE = 3 * PATIENCE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from tests.spark.backlogs import Backlog, numbers
 
 PATIENCE = 120  # seconds until a query counts as stuck
 SLOW = 4.0  # seconds that a block may take in the test of self-regulation
+
+
+NO_EVENTS = pytest.mark.xfail(reason="a first block without events is taken for one of another buffer")
 
 
 @pytest.fixture
@@ -100,37 +104,50 @@ def test_a_trigger_once_runs_one_block_whose_progress_shows_the_lag(
     assert sink.numbers == [0, 1]
     assert backlog.sequences() == [0, 1, 2, 3, 4]
     (source,) = query.lastProgress["sources"]
-    assert (source["endOffset"], source["latestOffset"]) == ('{"sequence": 2}', '{"sequence": 5}') or (
-        source["endOffset"],
-        source["latestOffset"],
-    ) == ({"sequence": 2}, {"sequence": 5})
+    assert [json.loads(source[name])["sequence"] for name in ("endOffset", "latestOffset")] == [2, 5]
 
 
-def test_whichever_block_crashes_each_event_comes_once(session: Any, backlog: Backlog, tmp_path: Path) -> None:
+def test_whichever_block_crashes_it_comes_again_as_it_was(session: Any, backlog: Backlog, tmp_path: Path) -> None:
     backlog.put_numbers(0, 5)
     stream = backlog.stream(session, startingSequence=1, maxBatchesPerTrigger=2)
-    crashes = {0, 1}
-    tried: list[int] = []
+    crashes = [0, 1]
 
     def crash_once(block: int) -> None:
-        tried.append(block)
         if block in crashes:
             crashes.remove(block)
             raise RuntimeError("the sink is gone")
 
     sink = Sink(crash_once)
-    for _ in range(2):
-        with pytest.raises(StreamingQueryException, match="the sink is gone"):
-            run(stream, sink, tmp_path / "checkpoint")
-        assert [number + 1 for number in sink.numbers] == backlog.sequences()[: len(sink.numbers)] or sink.numbers
-        backlog.put_numbers(len(backlog.sequences()) + 1, len(backlog.sequences()) + 2)
+    with pytest.raises(StreamingQueryException, match="the sink is gone"):
+        run(stream, sink, tmp_path / "checkpoint")
+    assert backlog.sequences() == [1, 2, 3, 4]
+    backlog.put_numbers(5, 6)
+    with pytest.raises(StreamingQueryException, match="the sink is gone"):
+        run(stream, sink, tmp_path / "checkpoint")
+    assert backlog.sequences() == [3, 4, 5]
+    backlog.put_numbers(6, 7)
+
     run(stream, sink, tmp_path / "checkpoint")
 
-    assert tried[:4] == [0, 0, 1, 1]
-    assert sink.numbers == sorted(set(sink.numbers))
+    assert sink.blocks == [(0, [1, 2]), (1, [3, 4]), (2, [5, 6])]
     assert backlog.sequences() == []
 
 
+@NO_EVENTS
+def test_a_query_waits_at_a_buffer_that_has_no_events_yet(session: Any, backlog: Backlog, tmp_path: Path) -> None:
+    sink = Sink()
+    query = start(backlog.stream(session, pollInterval=0.1), sink, tmp_path / "checkpoint")
+    try:
+        query.processAllAvailable()
+        backlog.put_numbers(0, 3)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+    assert sink.numbers == [0, 1, 2]
+
+
+@NO_EVENTS
 def test_of_two_queries_the_older_is_fenced_and_no_event_is_lost_or_comes_twice(
     session: Any, backlog: Backlog, tmp_path: Path
 ) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import IntegerType, StructType
 
 from penstock import Consumer, Record, open_store, peek
 from penstock.buffer import ConsumerConfig, Manifest, decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of, records_to_arrow
+from penstock.spark import register
 from penstock.spark.writing import BufferStreamWriter, BufferWriter, TaskWritten
 from penstock.storage import ObjectStore
 from tests.servers import BUCKET, S3Server
@@ -58,27 +58,9 @@ class Place:
         return writing.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).start(self.url)
 
 
-def data_source() -> type[DataSource]:
-    """The write side of the data source, as a class that is pickled by value: workers do not have this module."""
-
-    class WritingDataSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "penstock"
-
-        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-            return BufferWriter(self.options, schema, overwrite)
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-            return BufferStreamWriter(self.options, schema, overwrite)
-
-    WritingDataSource.__module__ = "__main__"
-    return WritingDataSource
-
-
 @pytest.fixture(scope="module")
 def session(spark: Any) -> Any:
-    spark.dataSource.register(data_source())
+    register(spark)
     return spark
 
 

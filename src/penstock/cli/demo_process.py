@@ -12,7 +12,6 @@ def add_service(events: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
     parts: Any = pc.split_pattern(cast("pa.StringArray", events.column("event")), "/")
-    wrong: Any = pc.if_else(
-        pc.less(cast("Any", events.column("number")), 0), "number is below 0", pa.scalar(None, pa.string())
-    )
+    is_wrong = pc.less(events.column("number"), pa.scalar(0))
+    wrong: Any = pc.if_else(is_wrong, "number is below 0", pa.scalar(None, pa.string()))
     return events.append_column("service", pc.list_element(parts, 1)).append_column("_error", wrong)

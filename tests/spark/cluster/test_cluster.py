@@ -20,12 +20,13 @@ from penstock import Producer
 from penstock.buffer import Manifest
 from penstock.storage import open_store
 from tests.spark.conftest import CHECK_JAVA
+from tests.spark.sessions import Session, until
 
 pytest.importorskip("pyspark")
 
 from tests.spark.cluster import killed_job
 from tests.spark.cluster.killed_job import BATCHES, BLOCK, RECORDS
-from tests.spark.cluster.standalone import Cluster, Session, until
+from tests.spark.cluster.standalone import Cluster
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
 A_JOB = 240.0  # seconds until a job counts as stuck; it takes a tenth of it

@@ -22,7 +22,7 @@ from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.planner import Planner
 from penstock.spark.sinks import BufferSink
 from tests.spark.kills.job import PER_BLOCK, Job
-from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark
+from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark, do
 
 
 class Telling:
@@ -51,16 +51,6 @@ class Telling:
             return answer
 
         setattr(owner, name, and_then)
-
-
-def do(deed: Deed, driver: int) -> None:
-    """Do something to a driver, which leads its own group."""
-    if deed is Deed.PYTHON:
-        os.kill(driver, signal.SIGKILL)
-    elif deed is Deed.GROUP:
-        os.killpg(driver, signal.SIGKILL)
-    else:
-        os.killpg(driver, signal.SIGSTOP)
 
 
 def tell_of_blocks(telling: Telling) -> None:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tests.processes import PATIENCE
 from tests.spark.kills.job import Job
-from tests.spark.kills.marks import Deed, Fate, Mark
+from tests.spark.kills.marks import Deed, Fate, Mark, do
 
 REPOSITORY = Path(__file__).parents[3]
 SPARKS_PATIENCE = 4 * PATIENCE  # a JVM and several Pythons start between two marks; on a busy machine that takes long
@@ -75,17 +75,20 @@ class Driver:
 
     def lives_for(self, seconds: float) -> bool:
         """Let it go on for so long; False if it ended meanwhile."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.returncode is None
+        until = time.monotonic() + seconds
+        while not self._is_over and (left := until - time.monotonic()) > 0:
+            self._hear(left)
+        return not self._is_over
 
     def kill(self, deed: Deed) -> None:
-        """Kill Python, and its JVM too if that is the deed, and return when Python is gone."""
-        if deed is Deed.GROUP:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        else:
-            self._process.kill()
-        assert self.wait() == -signal.SIGKILL
+        """Kill Python, and its JVM too if that is the deed, and return when Python is gone.
+
+        Nobody asks for its exit code before all is over: until then its number, which is that of the group its JVM may
+        still be in, is given to no other process.
+        """
+        do(deed, self._process.pid)
+        while not self._is_over:
+            self._hear()
 
     def go_on(self) -> None:
         """Let it go on after a pause."""
@@ -98,10 +101,12 @@ class Driver:
         self._process.wait(PATIENCE)
         os.close(self._pipe)
 
-    def _hear(self) -> list[tuple[Mark, int]]:
-        """Wait for what it tells next."""
-        ready, _, _ = select.select([self._pipe], [], [], SPARKS_PATIENCE)
-        assert ready, f"the driver is stuck after {self.marks[-3:]}:\n{self.said[-4000:]}"
+    def _hear(self, patience: float | None = None) -> list[tuple[Mark, int]]:
+        """Wait for what it tells next; without an end to the patience it must tell something."""
+        ready, _, _ = select.select([self._pipe], [], [], SPARKS_PATIENCE if patience is None else patience)
+        if not ready:
+            assert patience is not None, f"the driver is stuck after {self.marks[-3:]}:\n{self.said[-4000:]}"
+            return []
         data = os.read(self._pipe, 65536)
         self._is_over = not data
         *lines, self._unread = (self._unread + data).split(b"\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,6 +33,16 @@ class Deed(StrEnum):
     PYTHON = "python"  # SIGKILL for Python alone: its JVM lives on for a while
     GROUP = "group"  # SIGKILL for Python and its JVM
     PAUSE = "pause"  # SIGSTOP for both
+
+
+def do(deed: Deed, driver: int) -> None:
+    """Do something to a driver, which leads its own group."""
+    if deed is Deed.PYTHON:
+        os.kill(driver, signal.SIGKILL)
+    elif deed is Deed.GROUP:
+        os.killpg(driver, signal.SIGKILL)
+    else:
+        os.killpg(driver, signal.SIGSTOP)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+SAID = "said.json"
+
 
 def main(group: str, folder: str, sink: str, heap: str) -> None:
-    """Join the group, if there is one, drain the buffer into a sink of that kind, and print what the run did."""
+    """Join the group, if there is one, drain the buffer into a sink of that kind, and write down what the run did."""
     if group:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
     from pyspark.sql import SparkSession
@@ -18,6 +20,7 @@ def main(group: str, folder: str, sink: str, heap: str) -> None:
     from penstock.buffer import Manifest
     from penstock.spark import Pipeline
     from penstock.storage import open_store
+    from tests.spark.memory.backlog import COLUMNS
 
     spark = (
         SparkSession.builder.master("local[2]")
@@ -38,14 +41,14 @@ def main(group: str, folder: str, sink: str, heap: str) -> None:
         counted += rows.count()
 
     pipeline = Pipeline(source=f"{folder}/events", checkpoint=f"{folder}/checkpoint")
-    pipeline = pipeline.parse("json", schema="id bigint, event string, text string")
+    pipeline = pipeline.parse("json", schema=COLUMNS)
     pipeline = pipeline.to(count) if sink == "counted" else pipeline.to_parquet(f"{folder}/table")
     done = pipeline.run(spark, trigger="available_now")
     if sink == "table":
         counted = spark.read.parquet(f"{folder}/table").count()
-    left = len(Manifest.read(open_store(f"{folder}/events"), "ingest/manifest").entries)
+    left = len(Manifest.read(open_store(f"{folder}/events")).entries)
     said = {"rows": done.rows, "counted": counted, "blocks": done.blocks, "seconds": done.seconds, "left": left}
-    print(json.dumps(said), flush=True)
+    Path(folder, SAID).write_text(json.dumps(said))  # what is printed, Spark's log comes in between
     spark.stop()
 
 
