@@ -15,6 +15,15 @@ from tests import servers
 from tests.processes import Child, Start
 from tests.servers import BUCKET, AzureServer, S3Server
 
+_SPARK = Path(__file__).parent / "spark"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where tests run in several processes, all that start Spark run in one: they share a session, and the cores."""
+    for item in items:
+        if _SPARK in item.path.parents or item.path.name == "test_demo.py" or "docs/spark.md" in item.name:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:

@@ -23,7 +23,8 @@ MARK, AGAIN = "mark", "again"
 def enrich(events: pa.RecordBatch) -> pa.RecordBatch:
     """Add a column, and refuse each tenth event."""
     compute: Any = pc
-    refused = [f"{number} is refused" if number % 10 == 3 else None for number in events.column("id").to_pylist()]
+    numbers: list[Any] = events.column("id").to_pylist()
+    refused = [f"{number} is refused" if number % 10 == 3 else None for number in numbers]
     where = compute.binary_join_element_wise(events.column("event"), "at home", "-")
     return events.append_column("where", where).append_column("_error", pa.array(refused, pa.string()))
 

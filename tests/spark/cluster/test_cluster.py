@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.dataset
@@ -87,7 +88,37 @@ def entries_left(folder: Path) -> int:
 def rows_of(folder: Path, *columns: str) -> list[tuple[object, ...]]:
     """What any reader of Parquet sees in a table, in order."""
     table = pyarrow.dataset.dataset(folder, format="parquet").to_table(columns=list(columns))
-    return sorted(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+    return sorted(zip(*(table.column(name).to_pylist() for name in columns), strict=True), key=repr)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What `killed_job` has to make of what was produced, in order."""
+
+    rows: list[tuple[object, ...]]
+    letters: list[tuple[object, ...]]
+
+
+def produced(buffer: Path) -> Expected:
+    """Fill a buffer: in every batch a payload is no JSON, and each tenth event will be refused."""
+    rows: list[tuple[object, ...]] = []
+    letters: list[tuple[object, ...]] = []
+    with Producer(buffer) as producer:
+        for sequence in range(BATCHES):
+            payloads = list[str]()
+            for index in range(RECORDS):
+                number = sequence * RECORDS + index
+                event = f"event {number % 7}"
+                payloads.append(json.dumps({"id": number, "event": event}) if index != 7 else f"{number} is no JSON")
+                if index == 7:
+                    letters.append((payloads[-1].encode(), "parse", sequence, index))
+                elif number % 10 == 3:
+                    letters.append((payloads[-1].encode(), "process", None, None))
+                else:
+                    rows.append((number, event, f"{event}-at home"))
+            producer.produce(payloads)
+            producer.flush()
+    return Expected(sorted(rows, key=repr), sorted(letters, key=repr))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +132,7 @@ def test_the_commands_and_the_job_of_the_page_work_as_printed(command: str, clus
     driver = submit(cluster, folder, command)
     assert driver.status(A_JOB) == 0, driver.said
     expected = [(number, "click", "click") for number in range(1000)]
-    assert rows_of(folder / "table", "id", "event", "where") == expected
+    assert rows_of(folder / "table", "id", "event", "where") == sorted(expected, key=repr)
     assert rows_of(folder / "dead-letters", "payload", "stage") == [(b"this is no JSON", "parse")]
     assert entries_left(folder) == 0
 
@@ -123,25 +154,7 @@ def test_without_the_archive_the_executors_lack_the_module(cluster: Cluster, fol
 def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
     held_while: str, cluster: Cluster, folder: Path
 ) -> None:
-    rows, letters = [], []
-    with Producer(folder / "events") as producer:
-        for sequence in range(BATCHES):
-            numbers = range(sequence * RECORDS, (sequence + 1) * RECORDS)
-            payloads = [json.dumps({"id": number, "event": f"event {number % 7}"}) for number in numbers]
-            payloads[7] = f"{sequence} is no JSON"
-            producer.produce(payloads)
-            producer.flush()
-            letters.append((payloads[7].encode(), "parse", sequence, 7))
-            letters += [
-                (payload.encode(), "process", None, None)
-                for number, payload in zip(numbers, payloads, strict=True)
-                if number % 10 == 3
-            ]
-            rows += [
-                (number, f"event {number % 7}", f"event {number % 7}-at home")
-                for index, number in enumerate(numbers)
-                if index != 7 and number % 10 != 3
-            ]
+    expected = produced(folder / "events")
     (folder / "job.py").write_text(Path(killed_job.__file__).read_text())
     (folder / "hold").write_text(held_while)
     driver = submit(cluster, folder)
@@ -163,12 +176,6 @@ def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
     assert blocks_before == 1, "it was in the middle of block 1"
     assert int((folder / killed_job.AGAIN).read_text()) in others, "it was computed again elsewhere"
     assert len(list((folder / "table").glob("block=*"))) == BATCHES // BLOCK
-    assert rows_of(folder / "table", "id", "event", "where") == rows
-    assert letters_of(folder) == sorted(letters, key=repr)
+    assert rows_of(folder / "table", "id", "event", "where") == expected.rows
+    assert rows_of(folder / "dead-letters", "payload", "stage", "sequence", "index") == expected.letters
     assert entries_left(folder) == 0
-
-
-def letters_of(folder: Path) -> list[tuple[object, ...]]:
-    columns = ["payload", "stage", "sequence", "index"]
-    table = pyarrow.dataset.dataset(folder / "dead-letters", format="parquet").to_table(columns=columns)
-    return sorted(zip(*(table.column(name).to_pylist() for name in columns), strict=True), key=repr)
