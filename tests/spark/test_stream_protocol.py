@@ -350,7 +350,6 @@ def test_a_checkpoint_of_another_buffer_acks_nothing(backlog: Backlog) -> None:
     assert backlog.sequences() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.xfail(reason="partitions acks what lies before its start, and then looks whether its end is there")
 def test_a_planned_block_of_another_buffer_acks_nothing(backlog: Backlog) -> None:
     backlog.put_numbers(0, 5)
 
@@ -398,7 +397,6 @@ def test_available_now_on_an_empty_buffer_ends_at_once(backlog: Backlog) -> None
     assert blocks_of(reader) == []
 
 
-@pytest.mark.xfail(reason="it is taken for a checkpoint of another buffer: the query fails before its first event")
 @pytest.mark.parametrize("acked", [0, 3])
 def test_a_first_block_without_events_is_planned(backlog: Backlog, acked: int) -> None:
     # Spark plans the first block of a new checkpoint even if it ends where it starts.

@@ -92,17 +92,32 @@ class FetchHandle:
 
 def read_batch(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int) -> tuple[pa.RecordBatch, int]:
     """Read and decode the batch of a descriptor, and say how large its object is. Raises as `fetch` does."""
-    what = f"the data of sequence {descriptor.sequence} ({descriptor.location}) in {url_of(store)}"
+    data = read_object(store, descriptor)
+    return decode_object(store, descriptor, data, max_batch_bytes), len(data)
+
+
+def read_object(store: ObjectStore, descriptor: BatchDescriptor) -> bytes:
+    """Read the object of a descriptor, and leave it as it is. Raises as `fetch` does."""
     if not is_path(descriptor.location):
-        raise CorruptData(f"{what} has a location that is no path in a store")
+        raise CorruptData(f"{_what(store, descriptor)} has a location that is no path in a store")
     try:
-        data = store.get(descriptor.location).data
+        return store.get(descriptor.location).data
     except NotFound as error:
-        raise NotFound(f"{what} is gone") from error
+        raise NotFound(f"{_what(store, descriptor)} is gone") from error
+
+
+def decode_object(
+    store: ObjectStore, descriptor: BatchDescriptor, data: bytes, max_batch_bytes: int = MAX_BATCH_BYTES
+) -> pa.RecordBatch:
+    """Decode what `read_object` read. Raises `CorruptData` naming sequence and location."""
     try:
-        return decode_batch(data, max_batch_bytes=max_batch_bytes), len(data)
+        return decode_batch(data, max_batch_bytes=max_batch_bytes)
     except CorruptData as error:
-        raise CorruptData(f"{what} cannot be read: {error}") from error
+        raise CorruptData(f"{_what(store, descriptor)} cannot be read: {error}") from error
+
+
+def _what(store: ObjectStore, descriptor: BatchDescriptor) -> str:
+    return f"the data of sequence {descriptor.sequence} ({descriptor.location}) in {url_of(store)}"
 
 
 def _unpickle(store: ObjectStore, max_batch_bytes: int, label: str) -> FetchHandle:

@@ -25,6 +25,7 @@ class BufferReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """What is queued now, cut into partitions."""
         options = self._options
+        options.consumer_config(gc=False)  # refuses a group that is not there, and places that are none
         store = options.open()
         start = options.starting_sequence
         entries = Manifest.read(store, options.manifest_path).entries

@@ -53,12 +53,7 @@ class Planner:
 
     def ack_before(self, start: int) -> None:
         """Ack everything before a sequence. Raises `InvalidInput` if its checkpoint is not one of this queue."""
-        if start < self._frontier:
-            raise InvalidInput(
-                f"the checkpoint goes on at sequence {start}, and {self._where} is acked up to {self._frontier - 1} "
-                f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what lies between "
-                "is gone; was it restored, or did another query read this group?"
-            )
+        self._check_start(start)
         if start == self._frontier:
             return
         self._know_through(start - 1)
@@ -66,6 +61,14 @@ class Planner:
         for sequence in range(self._frontier, start):
             self._known.pop(sequence, None)
         self._frontier = start
+
+    def _check_start(self, start: int) -> None:
+        if start < self._frontier:
+            raise InvalidInput(
+                f"the checkpoint goes on at sequence {start}, and {self._where} is acked up to {self._frontier - 1} "
+                f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what lies between "
+                "is gone; was it restored, or did another query read this group?"
+            )
 
     def end_within(self, start: int, stop: int, budget: int | None) -> tuple[int, int]:
         """How far a block from `start` may reach, at most to `stop`; and how many bytes that are.
@@ -89,7 +92,10 @@ class Planner:
         return end, size
 
     def batches(self, start: int, end: int) -> list[BatchDescriptor]:
-        """The batches from `start` up to `end`, with their sizes."""
+        """Ack everything before `start`, and return the batches from there up to `end`, with their sizes."""
+        self._check_start(start)
+        self._know_through(end - 1)  # before the ack: a block that is not of this queue acks nothing of it
+        self.ack_before(start)
         return self._sized(start, end)
 
     @property
@@ -98,6 +104,8 @@ class Planner:
 
     def _know_through(self, last: int) -> None:
         """Learn of everything up to a sequence. Raises `InvalidInput` if the queue does not reach that far."""
+        if last < self._frontier:
+            return  # a block without events: Spark plans the first one even so
         while self._consumer.last_handed_out_sequence is None or self._consumer.last_handed_out_sequence < last:
             if not self._take_more():
                 raise InvalidInput(

@@ -12,7 +12,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.buffer import BatchDescriptor, ConsumedBatch, FetchHandle
+from penstock.buffer import BatchDescriptor
+from penstock.buffer.fetching import decode_object, read_object
 from penstock.errors import CorruptData, NotFound, PenstockError
 from penstock.records import rows_of_size
 from penstock.spark.options import OnCorruptBatch, ReadOptions
@@ -78,7 +79,7 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
     store = options.open()
     for piece, fetched in _fetch_ahead(run.pieces, store):
         try:
-            batch = fetched.result().arrow
+            batch = decode_object(store, piece.batch, fetched.result())
         except (NotFound, CorruptData) as error:
             if options.on_corrupt_batch is OnCorruptBatch.FAIL:
                 raise
@@ -93,18 +94,20 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
             start += count
 
 
-def _fetch_ahead(pieces: Sequence[Piece], store: ObjectStore) -> Iterator[tuple[Piece, Future[ConsumedBatch]]]:
-    """Each piece with its batch, in order, while the next ones are fetched already."""
-    handle = FetchHandle(store)
+def _fetch_ahead(pieces: Sequence[Piece], store: ObjectStore) -> Iterator[tuple[Piece, Future[bytes]]]:
+    """Each piece with its object, in order, while the next ones are fetched already.
+
+    As they are stored: what they unpack to is known only then, and held one at a time.
+    """
     waiting = deque(pieces)
-    under_way: deque[tuple[Piece, Future[ConsumedBatch]]] = deque()
+    under_way: deque[tuple[Piece, Future[bytes]]] = deque()
     with ThreadPoolExecutor(_AHEAD, "penstock-fetch") as pool:
         try:
             while waiting or under_way:
                 held = sum(piece.batch.size or 0 for piece, _ in under_way)
                 while waiting and len(under_way) <= _AHEAD and (not under_way or held < _AHEAD_BYTES):
                     piece = waiting.popleft()
-                    under_way.append((piece, pool.submit(handle.fetch, piece.batch)))
+                    under_way.append((piece, pool.submit(read_object, store, piece.batch)))
                     held += piece.batch.size or 0
                 yield under_way.popleft()
         finally:

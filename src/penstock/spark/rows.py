@@ -16,6 +16,8 @@ from penstock.spark.options import OnError, ReadFormat, ReadOptions
 from penstock.spark.reading import BrokenBatch, Chunk, Rows
 from penstock.spark.schemas import ERROR, RAW, parsed_columns, to_arrow
 
+_MOST_MS = ((1 << 63) - 1) // 1000  # what microseconds can hold
+
 
 def rows_for(schema: StructType, options: ReadOptions) -> Rows:
     """What a read with this schema and these options makes of records."""
@@ -116,7 +118,20 @@ def _record_column(chunk: Chunk, field: pa.Field[Any]) -> pa.Array[Any]:
         return _metadata_column(chunk, field)
     if field.name not in chunk.records.schema.names:
         return cast("pa.Array[Any]", pa.nulls(count, field.type))
-    return cast("pa.Array[Any]", chunk.records.column(field.name).cast(field.type))
+    column = chunk.records.column(field.name)
+    if field.name == "timestamp":
+        column = _within_spark(column)
+    return cast("pa.Array[Any]", column.cast(field.type))
+
+
+def _within_spark(times: pa.Array[Any]) -> pa.Array[Any]:
+    """Milliseconds that Spark's microseconds can hold; the others are null."""
+    import pyarrow.compute as pc
+
+    first, last = (pa.scalar(bound, pa.int64()) for bound in (-_MOST_MS, _MOST_MS))
+    count: Any = times.cast(pa.int64())
+    is_in: Any = pc.and_(pc.greater_equal(count, first), pc.less_equal(count, last))
+    return cast("pa.Array[Any]", pc.if_else(is_in, cast("Any", times), pa.scalar(None, times.type)))
 
 
 def _metadata_column(chunk: Chunk, field: pa.Field[Any]) -> pa.Array[Any]:
@@ -139,7 +154,9 @@ def _metadata_column(chunk: Chunk, field: pa.Field[Any]) -> pa.Array[Any]:
 
 
 def _said(item: Metadata, name: str) -> object:
-    return item.payload if name == "metadata" else item.ingestion_time_ms * 1000
+    if name == "metadata":
+        return item.payload
+    return item.ingestion_time_ms * 1000 if abs(item.ingestion_time_ms) <= _MOST_MS else None
 
 
 def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array[Any]:

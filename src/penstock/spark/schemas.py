@@ -81,10 +81,11 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
     parsed = parsed_columns(schema)
     check_columns(to_arrow(parsed))
     required = next((field.name for field in parsed if not field.nullable), None)
-    if required is not None and ERROR in names:
+    sets_aside = options.on_error is OnError.DLQ or options.on_corrupt_batch is OnCorruptBatch.DLQ
+    if required is not None and sets_aside and {ERROR, RAW} & set(names):
         raise InvalidInput(
-            f"the column {required!r} is NOT NULL, and rows that are set aside have nulls: leave that out, or give "
-            "onError=skip or onError=fail"
+            f"the column {required!r} is NOT NULL, and rows that are set aside have nulls: leave NOT NULL out, or set "
+            "nothing aside (onError=skip or fail, onCorruptBatch=fail)"
         )
 
 

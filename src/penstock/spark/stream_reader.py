@@ -91,7 +91,6 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The batches of a block, cut into partitions. After a crash this comes without a `latestOffset` before it."""
         planner, first, stop = self._plan(), int(start["sequence"]), int(end["sequence"])
-        planner.ack_before(first)
         batches = planner.batches(first, stop)
         self._tell(
             BLOCK,

@@ -82,7 +82,7 @@ def submit(cluster: Cluster, folder: Path, command: str = SUBMIT) -> Session:
 
 
 def entries_left(folder: Path) -> int:
-    return len(Manifest.read(open_store(folder / "events"), "ingest/manifest").entries)
+    return len(Manifest.read(open_store(folder / "events")).entries)
 
 
 def rows_of(folder: Path, *columns: str) -> list[tuple[object, ...]]:
@@ -121,9 +121,8 @@ def produced(buffer: Path) -> Expected:
     return Expected(sorted(rows, key=repr), sorted(letters, key=repr))
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(SUBMIT, id="submitted"), pytest.param(SERVICE, id="as-a-service", marks=pytest.mark.chaos)]
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize("command", [pytest.param(SUBMIT, id="submitted"), pytest.param(SERVICE, id="as-a-service")])
 def test_the_commands_and_the_job_of_the_page_work_as_printed(command: str, cluster: Cluster, folder: Path) -> None:
     with Producer(folder / "events") as producer:
         producer.produce_json([{"id": number, "event": "click"} for number in range(1000)])
@@ -137,6 +136,7 @@ def test_the_commands_and_the_job_of_the_page_work_as_printed(command: str, clus
     assert entries_left(folder) == 0
 
 
+@pytest.mark.chaos
 def test_without_the_archive_the_executors_lack_the_module(cluster: Cluster, folder: Path) -> None:
     with Producer(folder / "events") as producer:
         producer.produce_json({"id": 1, "event": "click"})

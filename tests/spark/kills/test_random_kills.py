@@ -45,7 +45,8 @@ def moments(job: Job, seed: int) -> Iterator[Moment]:
         for mark in chance.sample(marks, k=len(marks)):
             longest = _STARTING.get(mark, _BETWEEN_MARKS)
             times = 1 if mark in _STARTING else chance.randint(1, 3)
-            yield Moment(mark, times, chance.uniform(0, longest), next(deeds))
+            delay = longest * chance.random() ** 3  # most of them soon: what happens between two marks is short
+            yield Moment(mark, times, delay, next(deeds))
 
 
 def keep_producing(parent: Parent, job: Job, first: int) -> range:
@@ -101,7 +102,7 @@ def kill_and_finish(job: Job, kills: int, seed: int, spark: Any, start: Start, s
 def test_every_event_is_in_a_table_once_however_often_the_driver_is_killed(
     kills: int, spark: Any, tmp_path: Path, start: Start, start_driver: StartDriver
 ) -> None:
-    kill_and_finish(Job(tmp_path), kills, 6, spark, start, start_driver)
+    kill_and_finish(Job(tmp_path), kills, 48, spark, start, start_driver)
 
 
 @pytest.mark.timeout(3600)

@@ -68,7 +68,7 @@ class Drained:
     peaks: dict[str, list[int]]
 
 
-def drained(backlog: Backlog, sink: str, group: Group | None = None, seconds: float = 240) -> Drained:
+def drained(backlog: Backlog, sink: str, group: Group | None = None, seconds: float = 600) -> Drained:
     """Work a backlog off by a new driver, and look at its processes all the while."""
     words = [str(group.folder) if group else "", str(backlog.folder), sink, f"{HEAP // MIB}m"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -120,6 +120,7 @@ def group() -> Iterator[Group]:
     group.remove()
 
 
+@pytest.mark.timeout(700)
 def test_a_backlog_is_worked_off_in_bounded_memory(folder: Path) -> None:
     backlog = make_backlog(folder, 256 * MIB)
     check(backlog, drained(backlog, "table"))
@@ -146,7 +147,7 @@ def test_5_gib_are_worked_off_under_a_limit_of_the_kernel(sink: str, folder: Pat
     ],
 )
 def test_a_task_holds_few_data_objects_at_a_time(compression: str, tmp_path: Path) -> None:
-    backlog = make_backlog(tmp_path, 12 * OBJECT, compression)
+    backlog = make_backlog(tmp_path, 8 * OBJECT, compression)
     read = [sys.executable, "-m", read_alone.__name__, str(tmp_path / "events")]
     done = subprocess.run(read, cwd=ROOT, capture_output=True, text=True, check=False)
     shutil.rmtree(tmp_path)
