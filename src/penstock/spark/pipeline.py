@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from penstock.errors import InvalidInput
 from penstock.spark.options import OnError, ReadOptions
 from penstock.spark.sinks import BufferSink, DeltaSink, FunctionSink, Place, Sink, SinkFunction, TableSink, check_delta
 from penstock.spark.steps import RecordFunction
+from penstock.spark.triggers import ALLOWED, ASAP, AVAILABLE_NOW, is_interval
 from penstock.storage.checks import as_word, check_seconds
 from penstock.storage.opening import local_path
 
@@ -29,7 +29,6 @@ Transform = Callable[[DataFrame], DataFrame]
 AT_ONCE = "0 seconds"
 
 _RESERVED = frozenset({"path", "format", "columns", "onerror", "controldirectory"})
-_INTERVAL = re.compile(r"\d+(\.\d+)?\s*(milliseconds?|seconds?|minutes?|hours?|days?)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class Pipeline:
         taken = next((name for name in given if name.lower() in _RESERVED), None)
         if taken is not None:
             raise InvalidInput(f"options cannot have {taken!r}: a pipeline sets it itself")
-        self._plan = Plan(_place("source", source), _place("checkpoint", checkpoint), given)
+        self._plan = Plan(_place("source", source), _for_spark(_place("checkpoint", checkpoint)), given)
         ReadOptions.of({"path": self._plan.source, **given})
 
     def __repr__(self) -> str:
@@ -122,7 +121,9 @@ class Pipeline:
         """Write dead letters into a table of their own, exactly once. Without one, a dead letter fails the run."""
         if self._plan.dead_letters is not None:
             raise InvalidInput("dead_letters is there already: a pipeline has one table for them")
-        return self._with(dead_letters=Place(_place("dead_letters", url), _texts(options)))
+        place = Place(_place("dead_letters", url), _texts(options))
+        _check_apart(place, self._plan.sink)
+        return self._with(dead_letters=place)
 
     def to_parquet(
         self,
@@ -196,6 +197,7 @@ class Pipeline:
     def _to(self, sink: Sink) -> Pipeline:
         if self._plan.sink is not None:
             raise InvalidInput(f"a pipeline has one sink, and this one has {self._plan.sink} already")
+        _check_apart(self._plan.dead_letters, sink)
         return self._with(sink=sink)
 
     def _check_before_transform(self, what: str) -> None:
@@ -215,6 +217,21 @@ def _place(name: str, where: object) -> str:
     if place.startswith("memory:"):
         raise InvalidInput(f"{name} cannot be {place!r}: Spark works in several processes, and memory is of one")
     return place if "://" in place else local_path(place)
+
+
+def _for_spark(place: str) -> str:
+    """A place as Spark calls it: a bare path is this host's disk for us, and may be another file system's for Spark."""
+    is_local = "://" not in place or place.startswith("file:")
+    return f"file://{local_path(place)}" if is_local else place
+
+
+def _is_same(one: str, other: str) -> bool:
+    return _for_spark(one).rstrip("/") == _for_spark(other).rstrip("/")
+
+
+def _check_apart(letters: Place | None, sink: Sink | None) -> None:
+    if letters is not None and isinstance(sink, TableSink) and _is_same(letters.url, sink.place.url):
+        raise InvalidInput(f"dead_letters and to_parquet are the same table, {letters.url}: give each its own")
 
 
 def _schema(schema: object) -> str | StructType:
@@ -239,10 +256,10 @@ def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
 
 def _trigger(trigger: object) -> dict[str, Any]:
     """What `writeStream.trigger` takes."""
-    if trigger == "available_now":
+    if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
-    if trigger == "asap":
+    if trigger == ASAP:
         return {"processingTime": AT_ONCE}
-    if isinstance(trigger, str) and _INTERVAL.fullmatch(trigger.strip()):
+    if isinstance(trigger, str) and is_interval(trigger):
         return {"processingTime": trigger.strip()}
-    raise InvalidInput(f"trigger must be available_now, asap, or a time such as '10 seconds', not {trigger!r}")
+    raise InvalidInput(f"trigger must be {ALLOWED}, not {trigger!r}")

@@ -51,6 +51,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from penstock.errors import InvalidInput
 from penstock.spark.toml_lines import KeyPath, line_numbers
+from penstock.spark.triggers import ASAP, AVAILABLE_NOW, is_trigger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,8 +69,7 @@ _SINK = (*_KINDS, "partition_by", "options")
 _SPARK = ("master", "app_name", "config")
 _FORMATS = ("json", "msgpack")
 _ON_ERROR = ("dlq", "skip", "fail")
-_TRIGGERS = ("available_now", "asap")
-_INTERVAL = re.compile(r"[1-9]\d* (millisecond|second|minute|hour|day)s?")
+_TRIGGERS = (AVAILABLE_NOW, ASAP)
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _TYPES = {
     bool: "true or false",
@@ -267,7 +267,7 @@ class _Reader:
         trigger = self._text(self._content, (), "trigger")
         if trigger is None:
             return "asap"
-        if trigger not in _TRIGGERS and not _INTERVAL.fullmatch(trigger):
+        if not is_trigger(trigger):
             allowed = '"available_now", "asap" or an interval such as "10 seconds"'
             self._refuse(("trigger",), f'trigger must be {allowed}, not "{trigger}"{_meant(trigger, _TRIGGERS)}')
         return trigger

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import tempfile
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -23,10 +24,13 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock.engine.ticker import Ticker
 from penstock.errors import (
+    CorruptData,
     DeadLetterRouteFailed,
     DeadLettersUnrouted,
     EngineError,
+    Fenced,
     InvalidInput,
+    NotFound,
     ProcessFailed,
     SinkFailed,
 )
@@ -47,6 +51,8 @@ from penstock.spark.tables import BlockId
 
 _LOOK_AGAIN = 0.1
 _REASONS = 3
+_STOPS_WITHIN = 5.0
+_NOT_THE_SINKS = (EngineError, InvalidInput, Fenced)
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 _log = logging.getLogger(__name__)
@@ -118,16 +124,23 @@ class PipelineRun:
         query = self._start(source, self._trigger)
         try:
             self._wait(query, stopping)
-        except BaseException:
-            with suppress(Exception):  # what is under way already says more
-                query.stop()
-            raise
-        query.stop()
-        if stopping.is_urgent or not stopping.is_asked or not self._waits_for_triggers:
+        finally:
+            self._stop(query)
+        is_acked = not self._waits_for_triggers or (self._control / STOPPED).exists()
+        if is_acked or stopping.is_urgent or not stopping.is_asked:
             return
-        if not (self._control / STOPPED).exists():
-            # It was between two triggers: nobody has acked the last block yet, and with `stop` there this does no more.
-            self._start(source, {"availableNow": True}).awaitTermination()
+        # It was between two triggers: nobody has acked the last block yet, and with `stop` there this does no more.
+        closing = self._start(source, {"availableNow": True})
+        while not closing.awaitTermination(_LOOK_AGAIN):  # type: ignore[arg-type]  # as below
+            if stopping.is_urgent:
+                break
+        self._stop(closing)
+
+    def _stop(self, query: StreamingQuery) -> None:
+        """Stop a query. Spark waits for a sink of the user's that does not come back; this does not for long."""
+        stopper = threading.Thread(target=_stop_quietly, args=(query,), name="penstock-stop", daemon=True)
+        stopper.start()
+        stopper.join(_STOPS_WITHIN)
 
     def _source(self) -> type[PenstockDataSource]:
         plan, name = self._plan, f"penstock-pipeline-{uuid.uuid4().hex}"
@@ -172,7 +185,8 @@ class PipelineRun:
             return self._failure
         if isinstance(error, StreamingQueryException):
             return our_error(error) or EngineError(f"the query ended: {error}")
-        return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
+        what = "Spark failed" if isinstance(error, Py4JJavaError) else "Spark is gone"
+        return our_error(error) or EngineError(f"{what}: {type(error).__name__}: {error}")
 
     # A block: in a thread of Spark's, while its query waits.
 
@@ -190,6 +204,8 @@ class PipelineRun:
 
     def _work_off(self, block: DataFrame, batch: int) -> None:
         planned = json.loads((self._control / BLOCK).read_text())
+        if planned["start"] == planned["end"]:
+            return  # Spark's first block, where there was nothing yet
         query = block.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if query is None:
             raise EngineError(
@@ -225,7 +241,7 @@ class PipelineRun:
             if dead:
                 self._write_letters(kept, name, dead)
             rows = kept.where(F.col(LETTER).isNull()).drop(LETTER)
-            return self._write_rows(self._transformed(rows), name, count - dead), dead
+            return self._write_rows(rows, name, count - dead), dead
         finally:
             kept.unpersist()
 
@@ -278,11 +294,15 @@ class PipelineRun:
         return rows
 
     def _write_rows(self, rows: DataFrame, name: BlockId, count: int) -> int:
+        """Write a block's rows, and return how many the sink got: `count`, unless a transform made others of them."""
+        made = self._transformed(rows)
         try:
-            self._sink.write(rows, name)
+            written = self._sink.write(made, name)
+            if written is None:
+                written = made.count() if self._plan.transforms else count
         except Exception as error:
             raise self._failed(error, SinkFailed, f"writing block {name.name} with {self._plan.sink}") from error
-        return count
+        return written
 
     def _unrouted(self, block: DataFrame, dead: int) -> DeadLettersUnrouted:
         some = block.where(F.col(LETTER).isNotNull()).select(LETTER).limit(_REASONS).collect()
@@ -293,8 +313,16 @@ class PipelineRun:
         )
 
     def _failed(self, error: Exception, kind: type[EngineError], what: str) -> BaseException:
-        """Ours, where it happened in our code on an executor; or else the place that it happened in."""
-        return our_error(error) or kind(f"{what} failed: {type(error).__name__}: {error}")
+        """The error to raise: where reading or processing failed, on an executor, that; or else the place it was in."""
+        found = our_error(error)
+        if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
+            return found
+        return kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}")
+
+
+def _stop_quietly(query: StreamingQuery) -> None:
+    with suppress(Exception):  # it ended, or Spark did: what that means is said elsewhere
+        query.stop()
 
 
 def _columns(schema: str | StructType) -> StructType:

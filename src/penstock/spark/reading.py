@@ -75,23 +75,31 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
     set aside; and whatever `rows` raises.
     """
     _ignore_interrupts()
-    schema = rows.schema
     store = options.open()
     for piece, fetched in _fetch_ahead(run.pieces, store):
-        try:
-            batch = decode_object(store, piece.batch, fetched.result())
-        except (NotFound, CorruptData) as error:
-            if options.on_corrupt_batch is OnCorruptBatch.FAIL:
-                raise
-            made = rows.of_broken(BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch)))
-            yield from (_checked(out, schema) for out in made if piece.part == 0)
-            continue
-        start, end = piece.rows(batch.num_rows)
-        while start < end:
-            count = max(min(rows_of_size(batch.slice(0, end), start, _CHUNK_BYTES), _CHUNK_ROWS), 1)
-            chunk = Chunk(batch.slice(start, count), start, piece.batch, url_of(store))
-            yield from (_checked(out, schema) for out in rows.of(chunk) if out.num_rows)
-            start += count
+        yield from _read_piece(piece, fetched, store, options, rows)
+        del fetched  # before the next one is waited for and unpacked
+
+
+def _read_piece(
+    piece: Piece, fetched: Future[bytes], store: ObjectStore, options: ReadOptions, rows: Rows
+) -> Iterator[pa.RecordBatch]:
+    schema = rows.schema
+    try:
+        batch = decode_object(store, piece.batch, fetched.result())
+    except (NotFound, CorruptData) as error:
+        if options.on_corrupt_batch is OnCorruptBatch.FAIL:
+            raise
+        if piece.part == 0:
+            broken = BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch))
+            yield from (_checked(out, schema) for out in rows.of_broken(broken))
+        return
+    start, end = piece.rows(batch.num_rows)
+    while start < end:
+        count = max(min(rows_of_size(batch.slice(0, end), start, _CHUNK_BYTES), _CHUNK_ROWS), 1)
+        chunk = Chunk(batch.slice(start, count), start, piece.batch, url_of(store))
+        yield from (_checked(out, schema) for out in rows.of(chunk) if out.num_rows)
+        start += count
 
 
 def _fetch_ahead(pieces: Sequence[Piece], store: ObjectStore) -> Iterator[tuple[Piece, Future[bytes]]]:

@@ -138,7 +138,7 @@ def _metadata_column(chunk: Chunk, field: pa.Field[Any]) -> pa.Array[Any]:
     """What each produce call said, for the records that came with it."""
     count, last = chunk.records.num_rows, chunk.first + chunk.records.num_rows
     items = sorted(chunk.batch.metadata, key=lambda item: item.start_index)
-    ends = [*(item.start_index for item in items[1:]), last]
+    ends = [*(item.start_index for item in items[1:]), last][: len(items)]
     parts: list[pa.Array[Any]] = []
     made = 0
     for item, end in zip(items, ends, strict=True):

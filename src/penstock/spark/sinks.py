@@ -31,8 +31,8 @@ class OpenSink(Protocol):
         """Whether the block is there already, so that nothing need be done for it."""
         ...
 
-    def write(self, rows: DataFrame, block: BlockId) -> None:
-        """Write a block, and return when it is safe. One that is there already stays as it is."""
+    def write(self, rows: DataFrame, block: BlockId) -> int | None:
+        """Write a block, unless it is there; return when it is safe, with how many rows it has, if that is known."""
         ...
 
 
@@ -71,9 +71,11 @@ class OpenTable:
         """Whether the block is committed. Raises `CorruptData` where it is there and ends elsewhere."""
         return self.table.has(block)
 
-    def write(self, rows: DataFrame, block: BlockId) -> None:
+    def write(self, rows: DataFrame, block: BlockId) -> int | None:
         """Stage the block, and commit it."""
-        self.table.stage(rows, block).commit()
+        staged = self.table.stage(rows, block)
+        staged.commit()
+        return staged.rows
 
 
 @dataclass(frozen=True, slots=True)

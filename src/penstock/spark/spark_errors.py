@@ -7,7 +7,9 @@ import re
 from penstock import errors
 from penstock.errors import Fenced, PartitionOutOfRange, PenstockError
 
-_OURS = re.compile(r"penstock\.errors\.(\w+): (.*)")
+# A message goes on until the trace does: an empty line, or what Python, Java and Spark put behind it.
+_END = r"\s*$|Traceback |The above exception|During handling|JVM stacktrace|\s+at |\s*SQLSTATE|=== "
+_OURS = re.compile(rf"^.*?\bpenstock\.errors\.(\w+): (.*(?:\n(?!{_END}).*)*)", re.MULTILINE)
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"
 
 

@@ -117,9 +117,8 @@ class PipelineRows:
         parsed = parse_as(records.column("value"), parse.form, to_arrow(parse.schema))
         if parsed.errors and parse.on_error is OnError.FAIL:
             error = parsed.errors[0]
-            raise ParseFailed(
-                f"{len(parsed.errors)} of {chunk} cannot be parsed; the first is {error.index}: {error.reason}"
-            )
+            where = error.index if first is None else f"record {first + error.index}"
+            raise ParseFailed(f"{len(parsed.errors)} of {chunk} cannot be parsed; the first is {where}: {error.reason}")
         if parsed.errors and parse.on_error is OnError.DLQ:
             bad = records_from_arrow(records.take(_indices([error.index for error in parsed.errors])))
             sequence = None if first is None else chunk.batch.sequence
