@@ -67,7 +67,7 @@ def test_a_relative_path_is_of_the_directory_it_was_said_in(tmp_path: Path, monk
 
 def test_a_pipeline_says_where_it_reads_and_no_option() -> None:
     shown = repr(Pipeline("s3://bucket/events", "/data/checkpoint", options={"secret_access_key": "a-secret"}))
-    assert shown == "Pipeline(source='s3://bucket/events', checkpoint='/data/checkpoint')"
+    assert shown == "Pipeline(source='s3://bucket/events', checkpoint='file:///data/checkpoint')"
 
 
 # Options

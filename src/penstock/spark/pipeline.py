@@ -146,7 +146,7 @@ class Pipeline:
     def to_buffer(self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Pipeline:
         """Append to another buffer, as the data source's writer does: `value` as it is, other columns as JSON."""
         place = _place("to_buffer", url)
-        if place == self._plan.source:
+        if _is_same(place, self._plan.source):
             raise InvalidInput(
                 f"to_buffer is the pipeline's own source, {place}: it would read what it writes for ever"
             )

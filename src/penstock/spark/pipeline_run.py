@@ -123,7 +123,7 @@ class PipelineRun:
     def _run_query(self, source: type[PenstockDataSource], stopping: Stopping) -> None:
         query = self._start(source, self._trigger)
         try:
-            self._wait(query, stopping)
+            self._wait(query, stopping, idles=self._waits_for_triggers)
         finally:
             self._stop(query)
         is_acked = not self._waits_for_triggers or (self._control / STOPPED).exists()
@@ -131,9 +131,7 @@ class PipelineRun:
             return
         # It was between two triggers: nobody has acked the last block yet, and with `stop` there this does no more.
         closing = self._start(source, {"availableNow": True})
-        while not closing.awaitTermination(_LOOK_AGAIN):  # type: ignore[arg-type]  # as below
-            if stopping.is_urgent:
-                break
+        self._wait(closing, stopping, idles=False)
         self._stop(closing)
 
     def _stop(self, query: StreamingQuery) -> None:
@@ -166,8 +164,8 @@ class PipelineRun:
         writer = stream.writeStream.foreachBatch(self._take_block).trigger(**trigger)
         return writer.option("checkpointLocation", self._plan.checkpoint).start()
 
-    def _wait(self, query: StreamingQuery, stopping: Stopping) -> None:
-        """Return when the query has ended, or may be stopped."""
+    def _wait(self, query: StreamingQuery, stopping: Stopping, *, idles: bool) -> None:
+        """Return when the query has ended, or may be stopped: one that `idles` between triggers, then too."""
         while not query.awaitTermination(_LOOK_AGAIN):  # type: ignore[arg-type]  # it takes fractions of a second too
             for ticker in self._tickers:
                 ticker.tick()
@@ -177,7 +175,7 @@ class PipelineRun:
             (self._control / STOP).touch()
             if stopping.is_urgent or (self._control / STOPPED).exists():
                 return
-            if self._waits_for_triggers and not query.status["isTriggerActive"]:
+            if idles and not query.status["isTriggerActive"]:
                 return
 
     def _error_of(self, error: Exception) -> BaseException:
