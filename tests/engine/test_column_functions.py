@@ -110,7 +110,11 @@ def test_errors_of_another_type_are_refused(errors: Any) -> None:
         apply(lambda batch: batch.append_column("_error", errors))
 
 
-@pytest.mark.parametrize("returned", [None, 3, {"id": [1]}, pa.table({"id": [1]}), pa.array([1])], ids=repr)
+@pytest.mark.parametrize(
+    "returned",
+    [None, 3, {"id": [1]}, pa.table({"id": [1]}), pa.array([1])],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_is_no_record_batch_is_refused(returned: Any) -> None:
     with pytest.raises(InvalidInput, match=f"must return a pyarrow.RecordBatch, not {type(returned).__name__}"):
         apply(lambda batch: returned)
