@@ -23,7 +23,7 @@ from penstock.buffer.locations import check_owner, new_location
 from penstock.buffer.measures import label_of
 from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView
 from penstock.buffer.producer import seconds_since_boot
-from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
+from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
 
@@ -55,11 +55,21 @@ class BlockName:
 
     writer: str
     transaction: int
+    end: str | None = None
+    """Where what the block was made of ends, if its maker knows: another block under the same name is told by it."""
 
     @property
     def payload(self) -> bytes:
         """What every entry of the block carries in a manifest of version 1."""
-        return json.dumps({"writer": self.writer, "transaction": self.transaction}, separators=(",", ":")).encode()
+        said = {"writer": self.writer, "transaction": self.transaction}
+        if self.end is not None:
+            said["end"] = self.end
+        return json.dumps(said, separators=(",", ":")).encode()
+
+    @property
+    def beginning(self) -> bytes:
+        """How the payloads of all blocks begin that have this name, whatever their end: but for the last byte."""
+        return BlockName(self.writer, self.transaction).payload[:-1]
 
 
 def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -146,7 +156,7 @@ class BlockAppender:
             return False
         payload = b"" if name is None else name.payload
         entries = [self._entry(written, payload) for written in objects]
-        evidence = _Evidence(payload)
+        evidence = _Evidence(name)
         for _ in range(_ROUNDS):
             evidence.expect(entries[-1].location)
             is_old = [self._is_old(entry) for entry in entries]
@@ -214,8 +224,8 @@ class _Evidence:
     The last, for it is the last to be dequeued.
     """
 
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
+    def __init__(self, name: BlockName | None) -> None:
+        self._name = name
         self._locations: set[str] = set()
         self.is_found = False
 
@@ -223,13 +233,25 @@ class _Evidence:
         self._locations.add(location)
 
     def is_in(self, view: OpenDataView) -> bool:
+        """Whether the block is there. Raises `CorruptData` if another is, under its name."""
         # The bytes first: to decode all entries takes long where the backlog is, and as a rule there is nothing.
-        traces = [location.encode() for location in self._locations] + ([self._payload] if self._payload else [])
+        named = [] if self._name is None else [self._name.beginning]
+        traces = [location.encode() for location in self._locations] + named
         if not any(trace in view.manifest.data for trace in traces):
             return False
         self.is_found = any(
-            entry.location in self._locations
-            or (self._payload != b"" and any(item.payload == self._payload for item in entry.metadata))
+            entry.location in self._locations or any(self._is_named(item.payload) for item in entry.metadata)
             for entry in view.entries(view.first_sequence, view.next_sequence)
         )
         return self.is_found
+
+    def _is_named(self, payload: bytes) -> bool:
+        if self._name is None or not payload.startswith((self._name.beginning + b",", self._name.beginning + b"}")):
+            return False
+        if self._name.end is not None and payload != self._name.payload:
+            raise CorruptData(
+                f"a block is queued as {payload.decode(errors='replace')}, and the one to be appended is "
+                f"{self._name.payload.decode()}: the checkpoint has lost what it had planned, and this one is not "
+                "appended; work off or step over the queued one, and give the query a new checkpoint"
+            )
+        return True

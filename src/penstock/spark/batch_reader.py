@@ -30,9 +30,8 @@ class BufferReader(DataSourceReader):
         start = options.starting_sequence
         entries = Manifest.read(store, options.manifest_path).entries
         wanted = [entry for entry in entries if start is None or (start != "latest" and entry.sequence >= int(start))]
-        return plan_partitions(
-            measured(store, wanted, count_records=False), options.target_partition_bytes, self._cores
-        )
+        batches = measured(store, wanted, count_records=False)
+        return plan_partitions(batches, options.target_partition_bytes, self._cores, may_cut=options.may_cut_batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition. Where there are none, Spark makes one of its own."""

@@ -20,10 +20,11 @@ from contextlib import suppress
 from typing import Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.spark.table_blocks import BlockId, StagedBlock
-from penstock.spark.table_columns import BLOCK, check_columns
+from penstock.spark.table_columns import BLOCK, check_columns, check_fits
 from penstock.spark.table_commits import BlockCommit, BlockFile
 
 log = logging.getLogger(__name__)
@@ -90,13 +91,18 @@ class FileTable:
         self._root = root
         self._staging = f"{above}/.{name}.staging"
         self._partition_by = tuple(partition_by)
-        self._layout_checked = False
+        self._checked: StructType | None = None
         self._url = url
 
     @property
     def url(self) -> str:
         """Where the table is, without credentials."""
         return self._url
+
+    @property
+    def place(self) -> str:
+        """Where the table really is."""
+        return self._root
 
     def __repr__(self) -> str:
         return f"FileTable({self._url})"
@@ -108,10 +114,21 @@ class FileTable:
         self._settle(block)
         return True
 
+    def rows_of(self, block: BlockId) -> int | None:
+        """How many rows a committed block has; None where it is not there, or that is not known."""
+        found = self._find(block)
+        return None if found is None else found.rows
+
+    def check(self, schema: StructType) -> None:
+        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""
+        check_columns(schema, self._partition_by)
+        if self._checked != schema:
+            self._check_layout(schema)
+            self._checked = schema
+
     def stage(self, df: DataFrame, block: BlockId) -> StagedBlock:
         """Write a block's rows into a staging directory of its own."""
-        check_columns(df.schema, self._partition_by)
-        self._check_layout()
+        self.check(df.schema)
         nonce = uuid.uuid4().hex
         path = f"{self._staging}/{block.name}-{nonce}"
         try:
@@ -201,14 +218,13 @@ class FileTable:
             if name.startswith(_SWEPT):
                 self._files.remove(f"{self._staging}/{name}")
 
-    def _check_layout(self) -> None:
-        if self._layout_checked:
-            return
+    def _check_layout(self, schema: StructType) -> None:
         directories = self._directories()
         if directories:
             place = f"{self._root}/{directories[-1]}"
-            self._decode(place, self._files.read(f"{place}/{COMMIT}")).check_layout(self._partition_by, self._url)
-        self._layout_checked = True
+            last = self._decode(place, self._files.read(f"{place}/{COMMIT}"))
+            last.check_layout(self._partition_by, self._url)
+            check_fits(last.columns(), schema, self._url)
 
     def _directories(self) -> list[str]:
         return sorted(name for name in self._files.names(self._root) if name.startswith(f"{BLOCK}="))

@@ -27,7 +27,7 @@ from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, Outc
 from penstock.spark.map_in_arrow import map_in_arrow
 from penstock.spark.object_files import DESCRIBED, FILE_BYTES, writing
 from penstock.spark.table_blocks import BlockId, StagedBlock
-from penstock.spark.table_columns import BLOCK, check_columns, nullable_columns, quoted
+from penstock.spark.table_columns import BLOCK, check_columns, check_fits, nullable_columns, quoted
 from penstock.spark.table_commits import BlockCommit, BlockFile
 from penstock.storage import ObjectStore
 from penstock.storage.opening import url_of
@@ -46,12 +46,17 @@ class ObjectTable:
         self._store = store
         self._partition_by = tuple(partition_by)
         self._file_bytes = file_bytes
-        self._layout_checked = False
+        self._checked: StructType | None = None
 
     @property
     def url(self) -> str:
         """Where the table is, without credentials."""
         return url_of(self._store)
+
+    @property
+    def place(self) -> str:
+        """Where the table really is."""
+        return self.url
 
     def __repr__(self) -> str:
         return f"ObjectTable({self.url})"
@@ -64,10 +69,21 @@ class ObjectTable:
         self._sweep(found)
         return True
 
+    def rows_of(self, block: BlockId) -> int | None:
+        """How many rows a committed block has; None where it is not there, or that is not known."""
+        found = self._find(block)
+        return None if found is None else found.rows
+
+    def check(self, schema: StructType) -> None:
+        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""
+        check_columns(schema, self._partition_by)
+        if self._checked != schema:
+            self._check_layout(schema)
+            self._checked = schema
+
     def stage(self, df: DataFrame, block: BlockId) -> StagedBlock:
         """Write a block's rows into files that no commit lists."""
-        check_columns(df.schema, self._partition_by)
-        self._check_layout()
+        self.check(df.schema)
         nonce = uuid.uuid4().hex
         try:
             files = self._write(df, block, nonce)
@@ -104,13 +120,12 @@ class ObjectTable:
     def _read_commit(self, path: str) -> BlockCommit:
         return BlockCommit.decode(self._store.get(path).data, f"{self.url}/{path}")
 
-    def _check_layout(self) -> None:
-        if self._layout_checked:
-            return
+    def _check_layout(self, schema: StructType) -> None:
         first = next(iter(self._store.list_objects(_COMMITS)), None)
         if first is not None:
-            self._read_commit(first.path).check_layout(self._partition_by, self.url)
-        self._layout_checked = True
+            found = self._read_commit(first.path)
+            found.check_layout(self._partition_by, self.url)
+            check_fits(found.columns(), schema, self.url)
 
     def _sweep(self, commit: BlockCommit) -> None:
         """Delete the files of attempts that lost. It is done again when the block comes again."""

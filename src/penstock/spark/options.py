@@ -112,6 +112,11 @@ class ReadOptions:
             )
         return options
 
+    @property
+    def may_cut_batches(self) -> bool:
+        """Whether a batch may be read in several ranges: where a broken one is set aside, it is so as a whole."""
+        return self.on_corrupt_batch is OnCorruptBatch.FAIL
+
     def open(self) -> ObjectStore:
         """Open the buffer's store."""
         return open_store(self.where, **self.storage)

@@ -33,10 +33,12 @@ class BatchRun(InputPartition):
         self.pieces = tuple(pieces)
 
 
-def plan_partitions(batches: Sequence[BatchDescriptor], target_bytes: int, cores: int) -> list[InputPartition]:
+def plan_partitions(
+    batches: Sequence[BatchDescriptor], target_bytes: int, cores: int, *, may_cut: bool = True
+) -> list[InputPartition]:
     """Cut a run of batches, whose sizes are known, into partitions of about that size, and enough for all cores.
 
-    A much larger batch is cut into ranges of rows; each of these tasks fetches all of it.
+    A much larger batch is cut into ranges of rows, if it may be; each of these tasks fetches all of it.
     """
     total = sum(batch.size or 0 for batch in batches)
     size = max(min(target_bytes, -(-total // max(cores, 1))), min(_SMALLEST, target_bytes))
@@ -44,7 +46,7 @@ def plan_partitions(batches: Sequence[BatchDescriptor], target_bytes: int, cores
     pieces: list[Piece] = []
     held = 0
     for batch in batches:
-        of = max(round((batch.size or 0) / size), 1)
+        of = max(round((batch.size or 0) / size), 1) if may_cut else 1
         for part in range(of):
             if pieces and held + (batch.size or 0) // of > size * 5 // 4:
                 runs.append(BatchRun(pieces))

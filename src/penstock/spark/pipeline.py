@@ -20,6 +20,7 @@ from penstock.spark.steps import RecordFunction
 from penstock.spark.triggers import ALLOWED, ASAP, AVAILABLE_NOW, is_interval
 from penstock.storage.checks import as_word, check_seconds
 from penstock.storage.opening import local_path
+from penstock.storage.redaction import redact
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline_run import Summary
@@ -85,7 +86,7 @@ class Pipeline:
         ReadOptions.of({"path": self._plan.source, **given})
 
     def __repr__(self) -> str:
-        return f"Pipeline(source={self._plan.source!r}, checkpoint={self._plan.checkpoint!r})"
+        return redact(f"Pipeline(source={self._plan.source!r}, checkpoint={self._plan.checkpoint!r})")
 
     def parse(self, format: str, schema: str | StructType, on_error: str = "dlq") -> Pipeline:  # noqa: A002  as in Spark
         """Parse payloads (`json`, `msgpack`) into the columns of a schema (DDL, or a `StructType`).

@@ -12,11 +12,12 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import StorageLevel
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
@@ -42,11 +43,11 @@ from penstock.spark.pipeline import AT_ONCE, Plan
 from penstock.spark.progress import Progress
 from penstock.spark.reading import Rows
 from penstock.spark.schemas import RECORD_FIELDS, UNPARSED
-from penstock.spark.sinks import OpenTable, TableSink
+from penstock.spark.sinks import BufferSink, OpenTable, TableSink
 from penstock.spark.spark_errors import our_error
 from penstock.spark.steps import ColumnStep, Parse, PipelineRows
 from penstock.spark.stopping import Stopping
-from penstock.spark.stream_reader import BLOCK, STOP, STOPPED
+from penstock.spark.stream_reader import BLOCK, DONE, STOP, STOPPED
 from penstock.spark.tables import BlockId
 
 _LOOK_AGAIN = 0.1
@@ -103,6 +104,7 @@ class PipelineRun:
         self._waits_for_triggers = trigger.get("processingTime", AT_ONCE) != AT_ONCE
         self._sink = plan.sink.open(spark)
         self._letters = None if plan.dead_letters is None else TableSink(plan.dead_letters).open(spark)
+        _check_apart(self._sink, self._letters)
         self._failure: BaseException | None = None
         self._progress = Progress()
         self._rows = self._bytes = self._dead = self._blocks = 0
@@ -114,7 +116,9 @@ class PipelineRun:
         try:
             with Stopping() as stopping, self._progress:
                 self._run_query(self._source(), stopping)
-        except (StreamingQueryException, Py4JError, ConnectionError) as error:
+        except PicklingError as error:
+            raise InvalidInput(f"a process function cannot be sent to the executors: {error}") from error
+        except (PySparkException, Py4JError, ConnectionError) as error:
             raise self._error_of(error) from error
         finally:
             shutil.rmtree(self._control, ignore_errors=True)
@@ -126,6 +130,11 @@ class PipelineRun:
             self._wait(query, stopping, idles=self._waits_for_triggers)
         finally:
             self._stop(query)
+        if "availableNow" in self._trigger and not stopping.is_asked and not (self._control / DONE).exists():
+            raise EngineError(
+                "the query was stopped, by somebody else, before it was through: what is left is not acked, and the "
+                "next run goes on with it"
+            )
         is_acked = not self._waits_for_triggers or (self._control / STOPPED).exists()
         if is_acked or stopping.is_urgent or not stopping.is_asked:
             return
@@ -152,6 +161,10 @@ class PipelineRun:
         for fn, told in plan.on_columns:
             schema = schema if told is None else _columns(told)
             steps.append(ColumnStep(fn, schema))
+        if any(field.name.lower() == LETTER for field in schema):
+            raise InvalidInput(f"the column {LETTER!r} is taken: a pipeline has its dead letters in it")
+        if isinstance(plan.sink, BufferSink) and schema is UNPARSED:
+            schema = StructType(list(RECORD_FIELDS))  # as records, and not as JSON of all that is known of them
         output = StructType([StructField(field.name, field.dataType) for field in schema])  # letters have nulls
         rows = PipelineRows(output, plan.on_records, parse, steps)
         source = known_to(self._spark, PipelineSource, source_name=name, rows=rows, output=output)
@@ -183,7 +196,7 @@ class PipelineRun:
             return self._failure
         if isinstance(error, StreamingQueryException):
             return our_error(error) or EngineError(f"the query ended: {error}")
-        what = "Spark failed" if isinstance(error, Py4JJavaError) else "Spark is gone"
+        what = "Spark failed" if isinstance(error, Py4JJavaError | PySparkException) else "Spark is gone"
         return our_error(error) or EngineError(f"{what}: {type(error).__name__}: {error}")
 
     # A block: in a thread of Spark's, while its query waits.
@@ -235,26 +248,33 @@ class PipelineRun:
         # Several outputs of one block: reading it for each would run the process functions for each.
         kept = block.persist(StorageLevel.MEMORY_AND_DISK)
         try:
+            rows = self._transformed(kept.where(F.col(LETTER).isNull()).drop(LETTER))
+            if isinstance(self._sink, OpenTable):
+                self._sink.check(rows)
             dead, count = self._count(kept)
-            if dead:
+            if dead or self._letters is not None:
                 self._write_letters(kept, name, dead)
-            rows = kept.where(F.col(LETTER).isNull()).drop(LETTER)
-            return self._write_rows(rows, name, count - dead), dead
+            # Without a row nothing is due to the sink.
+            return self._write_rows(rows, name, count - dead) if count > dead else 0, dead
         finally:
-            kept.unpersist()
+            with suppress(Exception):  # a session that is gone has nothing persisted
+                kept.unpersist()
 
     def _write_in_one_pass(self, block: DataFrame, sink: OpenTable, name: BlockId) -> tuple[int, int]:
         """Stage the rows and count the letters at once: should there be any, what is staged is thrown away."""
         seen = Observation()
-        observed = block.observe(seen, F.count(LETTER).alias("dead"), F.count(F.lit(1)).alias("all"))
         try:
+            observed = block.observe(seen, F.count(LETTER).alias("dead"), F.count(F.lit(1)).alias("all"))
             staged = sink.table.stage(observed.where(F.col(LETTER).isNull()).drop(LETTER), name)
         except Exception as error:
             raise self._failed(error, SinkFailed, f"writing block {name.name} with {self._plan.sink}") from error
         counts = seen.get
-        if counts["dead"]:
+        if counts["dead"] or not counts["all"]:
             staged.discard()
+        if counts["dead"]:
             raise self._unrouted(block, counts["dead"])
+        if not counts["all"]:
+            return 0, 0
         try:
             staged.commit()
         except Exception as error:
@@ -271,14 +291,29 @@ class PipelineRun:
     def _write_letters(self, block: DataFrame, name: BlockId, dead: int) -> None:
         if self._letters is None:
             raise self._unrouted(block, dead)
-        at = int(time.time() * 1e6)
-        letters = block.where(F.col(LETTER).isNotNull()).select(LETTER)
+        table = self._letters.table
         try:
-            if not self._letters.has(name):
-                self._letters.write(map_in_arrow(letters, lambda batches: unpacked(batches, at), TABLE), name)
+            if table.has(name):
+                self._check_same_letters(name, dead)
+            elif dead:
+                at = int(time.time() * 1e6)
+                letters = block.where(F.col(LETTER).isNotNull()).select(LETTER)
+                staged = table.stage(map_in_arrow(letters, lambda batches: unpacked(batches, at), TABLE), name)
+                # Another driver may have done the block meanwhile; what this one found, later, is not so any more.
+                staged.discard() if self._sink.has(name) else staged.commit()
         except Exception as error:
-            url = self._letters.table.url
-            raise self._failed(error, DeadLetterRouteFailed, f"writing {dead} dead letters to {url}") from error
+            raise self._failed(error, DeadLetterRouteFailed, f"writing {dead} dead letters to {table.url}") from error
+
+    def _check_same_letters(self, name: BlockId, dead: int) -> None:
+        """Letters are committed before rows: when the block comes again, they must be those it had."""
+        assert self._letters is not None  # noqa: S101  whoever calls this has one
+        before = self._letters.table.rows_of(name)
+        if before is not None and before != dead:
+            raise DeadLetterRouteFailed(
+                f"the block {name.name} has {before} dead letters in {self._letters.table.url} from a run before, and "
+                f"makes {dead} now: the pipeline was changed in between. Nothing of the block is acked: remove that "
+                "block from the dead letters, and run again"
+            )
 
     def _transformed(self, rows: DataFrame) -> DataFrame:
         for fn in self._plan.transforms:
@@ -293,11 +328,10 @@ class PipelineRun:
 
     def _write_rows(self, rows: DataFrame, name: BlockId, count: int) -> int:
         """Write a block's rows, and return how many the sink got: `count`, unless a transform made others of them."""
-        made = self._transformed(rows)
         try:
-            written = self._sink.write(made, name)
+            written = self._sink.write(rows, name)
             if written is None:
-                written = made.count() if self._plan.transforms else count
+                written = rows.count() if self._plan.transforms else count
         except Exception as error:
             raise self._failed(error, SinkFailed, f"writing block {name.name} with {self._plan.sink}") from error
         return written
@@ -316,6 +350,18 @@ class PipelineRun:
         if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
             return found
         return kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}")
+
+
+def _check_apart(sink: object, letters: OpenTable | None) -> None:
+    """Raise `InvalidInput` where one table is the other, or lies in it: by what their places really are."""
+    if letters is None or not isinstance(sink, OpenTable):
+        return
+    one, other = (f"{table.place.rstrip('/')}/" for table in (sink.table, letters.table))
+    if one.startswith(other) or other.startswith(one):
+        raise InvalidInput(
+            f"the table and its dead letters need places of their own: {letters.table.url} is {sink.table.url}, or one "
+            "lies in the other"
+        )
 
 
 def _stop_quietly(query: StreamingQuery) -> None:

@@ -90,9 +90,8 @@ def _read_piece(
     except (NotFound, CorruptData) as error:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
             raise
-        if piece.part == 0:
-            broken = BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch))
-            yield from (_checked(out, schema) for out in rows.of_broken(broken))
+        broken = BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch))
+        yield from (_checked(out, schema) for out in rows.of_broken(broken))
         return
     start, end = piece.rows(batch.num_rows)
     while start < end:

@@ -64,6 +64,10 @@ class TableSink:
 class OpenTable:
     """A table that blocks are written into."""
 
+    def check(self, rows: DataFrame) -> None:
+        """Raise `InvalidInput` for columns that the table cannot take, before anything is written."""
+        self.table.check(rows.schema)
+
     def __init__(self, table: BlockTable) -> None:
         self.table = table
 
@@ -126,7 +130,8 @@ class BufferSink:
     def write(self, rows: DataFrame, block: BlockId) -> None:
         """Append, as the writer and transaction that the block is."""
         writer = rows.write.format("penstock").mode("append").options(**self.place.options)
-        writer.option("writer", block.query).option("transaction", block.batch).save(self.place.url)
+        writer = writer.option("writer", block.query).option("transaction", block.batch).option("blockEnd", block.end)
+        writer.save(self.place.url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from penstock.spark.partitions import BatchRun, plan_partitions
 from penstock.spark.planner import Planner
 from penstock.spark.reading import Rows, read_run
 
-STOP, STOPPED, BLOCK = "stop", "stopped", "block.json"  # in the directory that a pipeline shares with its planner
+# In the directory that a pipeline shares with its planner.
+STOP, STOPPED, DONE, BLOCK = "stop", "stopped", "done", "block.json"
 
 
 class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -72,6 +73,8 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         has_looked = planner.look()
         stop = planner.next_sequence if self._target is None else min(planner.next_sequence, self._target)
         if stop <= at:
+            if self._target is not None:
+                self._tell(DONE, {"acked_before": at})
             if self._admission is not None and has_looked:
                 self._admission.note_idle()
             return start
@@ -101,7 +104,8 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "lag": planner.next_sequence - stop,
             },
         )
-        return plan_partitions(batches, self._options.target_partition_bytes, self._cores)
+        options = self._options
+        return plan_partitions(batches, options.target_partition_bytes, self._cores, may_cut=options.may_cut_batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
 
@@ -69,8 +70,21 @@ class BlockTable(Protocol):
         """Where the table is, without credentials."""
         ...
 
+    @property
+    def place(self) -> str:
+        """Where the table really is: two tables are one if their places are."""
+        ...
+
     def has(self, block: BlockId) -> bool:
         """Whether the block is committed, durably. Raises `CorruptData` if it is, with another end."""
+        ...
+
+    def rows_of(self, block: BlockId) -> int | None:
+        """How many rows a committed block has; None where it is not there, or that is not known."""
+        ...
+
+    def check(self, schema: StructType) -> None:
+        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""
         ...
 
     def stage(self, df: DataFrame, block: BlockId) -> StagedBlock:

@@ -56,6 +56,22 @@ def check_columns(schema: StructType, partition_by: Sequence[str]) -> None:
         raise InvalidInput("partition_by names every column of the block, and files need at least one more")
 
 
+def check_fits(before: StructType, schema: StructType, url: str) -> None:
+    """Raise `InvalidInput` where a block's columns cannot be read together with those that a table has."""
+    names = {name.lower(): name for name in before.fieldNames()}
+    for name in schema.fieldNames():
+        if names.get(name.lower(), name) != name:
+            known = names[name.lower()]
+            raise InvalidInput(f"the table {url} has a column {known!r}, and Spark cannot tell {name!r} from it")
+    try:
+        _merge_fields(nullable_columns(before), schema, "")
+    except _Differs as error:
+        raise InvalidInput(
+            f"the column {error.column!r} is {error.one.simpleString()} in the table {url}, not "
+            f"{error.other.simpleString()}: write to another table, or cast it"
+        ) from None
+
+
 def merged_columns(commits: Iterable[BlockCommit]) -> StructType:
     """All columns of some blocks, each nullable, in the order in which they came.
 

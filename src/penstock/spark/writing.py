@@ -156,4 +156,4 @@ def _block_name(left: dict[str, str]) -> BlockName | None:
         return None
     if not writer or transaction is None:
         raise InvalidInput("writer and transaction name a write together: give both, or neither")
-    return BlockName(writer, whole_number("transaction", transaction, 0))
+    return BlockName(writer, whole_number("transaction", transaction, 0), left.pop("blockend", None))
