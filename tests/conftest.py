@@ -18,11 +18,17 @@ from tests.servers import BUCKET, AzureServer, S3Server
 _SPARK = Path(__file__).parent / "spark"
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in several processes, all that start Spark run in one: they share a session, and the cores."""
+    """Where tests run in two processes, those that start Spark share one, and its session; and come first."""
     for item in items:
-        if _SPARK in item.path.parents or item.path.name == "test_demo.py" or "docs/spark.md" in item.name:
+        if _starts_spark(item):
             item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: not _starts_spark(item))
+
+
+def _starts_spark(item: pytest.Item) -> bool:
+    return _SPARK in item.path.parents or item.path.name == "test_demo.py" or "docs/spark.md" in item.name
 
 
 @pytest.fixture(scope="session")

@@ -103,13 +103,13 @@ def test_a_batch_that_is_set_aside_may_leave_its_bytes_out(damage: Damage) -> No
     assert "sequence 2" in row["_error"]
 
 
-def test_a_corrupt_batch_that_is_cut_into_row_ranges_is_set_aside_once(backlog: Backlog) -> None:
+def test_a_batch_that_may_be_set_aside_is_not_cut_into_row_ranges_and_is_set_aside_once(backlog: Backlog) -> None:
     backlog.put([b"x" * 1000] * 10)
     (entry,) = backlog.entries()
     data = backlog.store.get(entry.location).data
     backlog.store.put(entry.location, data[:-200] + bytes(200))
     schema = StructType([*UNPARSED, *SET_ASIDE])
     reader = backlog.stream_reader(schema, onCorruptBatch="dlq", targetPartitionBytes=1000)
-    assert len(reader.partitions(at(0), at(1))) > 5
+    assert len(reader.partitions(at(0), at(1))) == 1
 
     assert len(block_rows(reader, 0, 1)) == 1

@@ -313,7 +313,10 @@ def test_later_blocks_may_have_more_columns(layout: Place) -> None:
 def test_a_column_of_two_types_is_named(layout: Place) -> None:
     table = layout.open()
     assert table.stage(rows(layout.spark, (1, "a")), block()).commit()
-    assert table.stage(rows(layout.spark, ("x", "a"), schema="id string, event string"), block(1)).commit()
+    other = rows(layout.spark, ("x", "a"), schema="id string, event string")
+    table = layout.open()
+    table._checked = other.schema  # type: ignore[attr-defined]  # as if a version without that check had written it
+    assert table.stage(other, block(1)).commit()
     with pytest.raises(InvalidInput, match=f"'id' is bigint in earlier blocks .* string in the block {block(1).name}"):
         layout.read()
 
