@@ -1,8 +1,9 @@
-"""One Spark session for all tests that do not need their own."""
+"""One Spark session for all tests that do not need their own, and buffers for them to read."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.servers import BUCKET, S3Server
+from tests.spark.backlogs import Backlog
 
 CHECK_JAVA = Path(__file__).parents[2] / "scripts" / "check-java"
 
@@ -34,3 +38,36 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """A task ignores Ctrl-C, and some run in the tests' own process."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def backlog(tmp_path: Path) -> Backlog:
+    return Backlog(str(tmp_path / "buffer"))
+
+
+@pytest.fixture
+def on_s3(s3_server: S3Server, fresh_name: str) -> Backlog:
+    options = {name: str(value).lower() for name, value in s3_server.options.items()}
+    return Backlog(f"s3://{BUCKET}/{fresh_name}", options)
+
+
+@pytest.fixture(params=["disk", "s3"])
+def anywhere(request: pytest.FixtureRequest) -> Backlog:
+    found: Backlog = request.getfixturevalue("backlog" if request.param == "disk" else "on_s3")
+    return found
+
+
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Any:
+    from penstock.spark import register
+
+    register(spark)
+    return spark

@@ -305,7 +305,7 @@ def test_no_credential_is_shown(spark: Any, url: str, options: dict[str, str], c
     back = read_table(spark, url, options)
     back.explain(True)
     nowhere = ObjectTable(open_store(f"s3://no-such-bucket-{BUCKET}/x", **options))
-    nowhere._checked = spark.range(1).schema  # so that it is an executor that fails
+    nowhere._layout._checked = spark.range(1).schema  # so that it is an executor that fails
     with pytest.raises(Exception, match="NoSuchBucket") as caught:
         nowhere.stage(spark.range(1), BLOCK)
     shown = [repr(table), repr(staged), table.url, capsys.readouterr().out, str(caught.value), repr(back)]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,45 +13,12 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from penstock import Record
 from penstock.errors import ParseFailed
-from penstock.spark.data_source import register
 from penstock.spark.schemas import SET_ASIDE
-from tests.servers import BUCKET, S3Server
 from tests.spark.backlogs import Backlog, backlog_rows
 
 AT_MS = 1769860800123
 ID = StructField("id", LongType())
 BAD = [b'{"id": 1}', b"no JSON", b'{"id": "x"}', b'{"id": 4}']
-
-
-@pytest.fixture(autouse=True)
-def interrupts() -> Iterator[None]:
-    """A task ignores Ctrl-C, and some run in the tests' own process."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def backlog(tmp_path: Path) -> Backlog:
-    return Backlog(str(tmp_path / "buffer"))
-
-
-@pytest.fixture
-def on_s3(s3_server: S3Server, fresh_name: str) -> Backlog:
-    options = {name: str(value).lower() for name, value in s3_server.options.items()}
-    return Backlog(f"s3://{BUCKET}/{fresh_name}", options)
-
-
-@pytest.fixture(params=["disk", "s3"])
-def anywhere(request: pytest.FixtureRequest) -> Backlog:
-    found: Backlog = request.getfixturevalue("backlog" if request.param == "disk" else "on_s3")
-    return found
-
-
-@pytest.fixture(scope="module")
-def session(spark: Any) -> Any:
-    register(spark)
-    return spark
 
 
 def test_json_is_parsed_into_the_columns(session: Any, anywhere: Backlog) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,47 +14,14 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock import Producer, ProducerConfig, Record
 from penstock.errors import CorruptData, InvalidInput, NotFound
-from penstock.spark.data_source import register
 from penstock.spark.schemas import UNPARSED
 from tests.processes import Parent, Start
-from tests.servers import BUCKET, S3Server
 from tests.spark.backlogs import Backlog, backlog_rows, numbers
 from tests.waiting import NEVER
 
 AT = datetime(2026, 1, 31, 12, 0, 0, 123_000, UTC)
 AT_MS = 1769860800123
 FIRST = datetime(2026, 3, 1, 0, 0, 0, 1000, UTC)
-
-
-@pytest.fixture(autouse=True)
-def interrupts() -> Iterator[None]:
-    """A task ignores Ctrl-C, and some run in the tests' own process."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def backlog(tmp_path: Path) -> Backlog:
-    return Backlog(str(tmp_path / "buffer"))
-
-
-@pytest.fixture
-def on_s3(s3_server: S3Server, fresh_name: str) -> Backlog:
-    options = {name: str(value).lower() for name, value in s3_server.options.items()}
-    return Backlog(f"s3://{BUCKET}/{fresh_name}", options)
-
-
-@pytest.fixture(params=["disk", "s3"])
-def anywhere(request: pytest.FixtureRequest) -> Backlog:
-    found: Backlog = request.getfixturevalue("backlog" if request.param == "disk" else "on_s3")
-    return found
-
-
-@pytest.fixture(scope="module")
-def session(spark: Any) -> Any:
-    register(spark)
-    return spark
 
 
 def merge(backlog: Backlog, *calls: tuple[list[Record], bytes]) -> None:

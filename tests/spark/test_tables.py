@@ -315,7 +315,7 @@ def test_a_column_of_two_types_is_named(layout: Place) -> None:
     assert table.stage(rows(layout.spark, (1, "a")), block()).commit()
     other = rows(layout.spark, ("x", "a"), schema="id string, event string")
     table = layout.open()
-    table._checked = other.schema  # type: ignore[attr-defined]  # as if a version without that check had written it
+    table._layout._checked = other.schema  # type: ignore[attr-defined]  # as if a version without that check had written it
     assert table.stage(other, block(1)).commit()
     with pytest.raises(InvalidInput, match=f"'id' is bigint in earlier blocks .* string in the block {block(1).name}"):
         layout.read()

@@ -29,7 +29,7 @@ from penstock.queue import DurableEventQueue
 from penstock.storage import open_store
 
 AT_ONCE = 50  # events in one push
-PAUSE = 0.03  # seconds between two pushes: the services are to push while the driver is killed
+PAUSE = 0.07  # seconds between two pushes: the services are to push while the driver is killed
 BROKEN_EVERY = 100  # one event in so many is no JSON
 WRONG_EVERY = 150  # and one in so many is JSON that the process function sets aside
 _LOOK_AGAIN = 0.25

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.spark.table_blocks import BlockId, StagedBlock
-from penstock.spark.table_columns import BLOCK, check_columns, check_fits
+from penstock.spark.table_columns import BLOCK, Layout
 from penstock.spark.table_commits import BlockCommit, BlockFile
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class FileTable:
         self._files = files
         self._root = root
         self._staging = f"{above}/.{name}.staging"
-        self._partition_by = tuple(partition_by)
-        self._checked: StructType | None = None
+        self._layout = Layout(partition_by, url)
         self._url = url
 
     @property
@@ -121,10 +120,7 @@ class FileTable:
 
     def check(self, schema: StructType) -> None:
         """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""
-        check_columns(schema, self._partition_by)
-        if self._checked != schema:
-            self._check_layout(schema)
-            self._checked = schema
+        self._layout.check(schema, self._any_commit)
 
     def stage(self, df: DataFrame, block: BlockId) -> StagedBlock:
         """Write a block's rows into a staging directory of its own."""
@@ -150,10 +146,10 @@ class FileTable:
         # the rows. Then this file is not in it.
         self._files.write(f"{path}/{_ATTEMPT}", nonce.encode())
         writer = df.write.mode("append").options(**_OPTIONS)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
+        if self._layout.partition_by:
+            writer = writer.partitionBy(*self._layout.partition_by)
         writer.parquet(self._files.spark_path(path))
-        commit = BlockCommit.of(block, nonce, df.schema, self._partition_by, self._files.finish(path))
+        commit = BlockCommit.of(block, nonce, df.schema, self._layout.partition_by, self._files.finish(path))
         self._files.write(f"{path}/{COMMIT}", commit.encode())
         if self._files.read(f"{path}/{_ATTEMPT}") is None:
             raise StorageError(f"{path} was swept while it was written: another run has gone past the block")
@@ -218,13 +214,12 @@ class FileTable:
             if name.startswith(_SWEPT):
                 self._files.remove(f"{self._staging}/{name}")
 
-    def _check_layout(self, schema: StructType) -> None:
+    def _any_commit(self) -> BlockCommit | None:
         directories = self._directories()
-        if directories:
-            place = f"{self._root}/{directories[-1]}"
-            last = self._decode(place, self._files.read(f"{place}/{COMMIT}"))
-            last.check_layout(self._partition_by, self._url)
-            check_fits(last.columns(), schema, self._url)
+        if not directories:
+            return None
+        place = f"{self._root}/{directories[-1]}"
+        return self._decode(place, self._files.read(f"{place}/{COMMIT}"))
 
     def _directories(self) -> list[str]:
         return sorted(name for name in self._files.names(self._root) if name.startswith(f"{BLOCK}="))

@@ -27,7 +27,7 @@ from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, Outc
 from penstock.spark.map_in_arrow import map_in_arrow
 from penstock.spark.object_files import DESCRIBED, FILE_BYTES, writing
 from penstock.spark.table_blocks import BlockId, StagedBlock
-from penstock.spark.table_columns import BLOCK, check_columns, check_fits, nullable_columns, quoted
+from penstock.spark.table_columns import BLOCK, Layout, nullable_columns, quoted
 from penstock.spark.table_commits import BlockCommit, BlockFile
 from penstock.storage import ObjectStore
 from penstock.storage.opening import url_of
@@ -44,9 +44,8 @@ class ObjectTable:
 
     def __init__(self, store: ObjectStore, partition_by: Sequence[str] = (), *, file_bytes: int = FILE_BYTES) -> None:
         self._store = store
-        self._partition_by = tuple(partition_by)
+        self._layout = Layout(partition_by, self.url)
         self._file_bytes = file_bytes
-        self._checked: StructType | None = None
 
     @property
     def url(self) -> str:
@@ -76,10 +75,7 @@ class ObjectTable:
 
     def check(self, schema: StructType) -> None:
         """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""
-        check_columns(schema, self._partition_by)
-        if self._checked != schema:
-            self._check_layout(schema)
-            self._checked = schema
+        self._layout.check(schema, self._any_commit)
 
     def stage(self, df: DataFrame, block: BlockId) -> StagedBlock:
         """Write a block's rows into files that no commit lists."""
@@ -92,7 +88,7 @@ class ObjectTable:
             with suppress(StorageError):
                 self._remove_attempt(block.name, nonce)
             raise
-        return StagedObjects(self, block, BlockCommit.of(block, nonce, df.schema, self._partition_by, files))
+        return StagedObjects(self, block, BlockCommit.of(block, nonce, df.schema, self._layout.partition_by, files))
 
     def commits(self) -> list[BlockCommit]:
         """All blocks of the table."""
@@ -102,9 +98,9 @@ class ObjectTable:
 
     def _write(self, df: DataFrame, block: BlockId, nonce: str) -> list[BlockFile]:
         columns = arrow_columns(nullable_columns(df.schema))
-        if self._partition_by:
-            df = df.sortWithinPartitions(*map(quoted, self._partition_by))
-        task = writing(self._store, _folder(block.name), nonce, columns, self._partition_by, self._file_bytes)
+        if self._layout.partition_by:
+            df = df.sortWithinPartitions(*map(quoted, self._layout.partition_by))
+        task = writing(self._store, _folder(block.name), nonce, columns, self._layout.partition_by, self._file_bytes)
         described = map_in_arrow(df, task, DESCRIBED).collect()
         return [BlockFile(row["path"], row["size"], row["rows"], tuple(row["values"])) for row in described]
 
@@ -120,12 +116,9 @@ class ObjectTable:
     def _read_commit(self, path: str) -> BlockCommit:
         return BlockCommit.decode(self._store.get(path).data, f"{self.url}/{path}")
 
-    def _check_layout(self, schema: StructType) -> None:
+    def _any_commit(self) -> BlockCommit | None:
         first = next(iter(self._store.list_objects(_COMMITS)), None)
-        if first is not None:
-            found = self._read_commit(first.path)
-            found.check_layout(self._partition_by, self.url)
-            check_fits(found.columns(), schema, self.url)
+        return None if first is None else self._read_commit(first.path)
 
     def _sweep(self, commit: BlockCommit) -> None:
         """Delete the files of attempts that lost. It is done again when the block comes again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyspark.sql.types import (
     ArrayType,
@@ -54,6 +54,26 @@ def check_columns(schema: StructType, partition_by: Sequence[str]) -> None:
             )
     if len(partition_by) == len(names):
         raise InvalidInput("partition_by names every column of the block, and files need at least one more")
+
+
+class Layout:
+    """Which columns a table takes. What it has is looked at once for each schema."""
+
+    def __init__(self, partition_by: Sequence[str], url: str) -> None:
+        self.partition_by = tuple(partition_by)
+        self._url = url
+        self._checked: StructType | None = None
+
+    def check(self, schema: StructType, find_commit: Callable[[], BlockCommit | None]) -> None:
+        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those of a block it has."""
+        check_columns(schema, self.partition_by)
+        if self._checked == schema:
+            return
+        found = find_commit()
+        if found is not None:
+            found.check_layout(self.partition_by, self._url)
+            check_fits(found.columns(), schema, self._url)
+        self._checked = schema
 
 
 def check_fits(before: StructType, schema: StructType, url: str) -> None:
