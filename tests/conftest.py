@@ -18,12 +18,8 @@ from tests.servers import BUCKET, AzureServer, S3Server
 _SPARK = Path(__file__).parent / "spark"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run in two processes, those that start Spark share one, and its session; and come first."""
-    for item in items:
-        if _starts_spark(item):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    """Those that start Spark first: they take as long as all others together, and run beside each other then."""
     items.sort(key=lambda item: not _starts_spark(item))
 
 
