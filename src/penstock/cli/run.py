@@ -7,7 +7,9 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 from typing import Annotated
 
 import typer
@@ -30,6 +32,8 @@ def run_command(
     # Here and not above: the other words of the command need no Spark, and do not wait for it to load.
     from penstock.spark.pipeline_file import load_pipeline
 
+    # While Spark starts there is no block in hand yet: a stop is an end as good as any. `Pipeline.run` has its own way.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     described = load_pipeline(file)
     check_java()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
