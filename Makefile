@@ -22,7 +22,7 @@ demo: $(READY) ## run Penstock end to end on this machine
 
 test: $(READY) ## run all tests
 	@scripts/check-java
-	@$(BIN)/python -m pytest -m "not chaos" --numprocesses 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not chaos" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 chaos: $(READY) ## run the long forms of the proofs too
 	@scripts/check-java
