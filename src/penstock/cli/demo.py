@@ -117,8 +117,9 @@ def run_demo(directory: Path | None, *, producers: int, events: int, kills: int,
                 driver.kill()
                 driver.wait()
             watch.say(f"killed the pipeline's driver with SIGKILL ({kill + 1} of {kills}); starting it again")
+        epoch = Manifest.read(root / "buffer").epoch
         with _driver(root, kills + 1, console) as driver:
-            watch.until_all_came(driver, services)
+            watch.until_all_came(driver, services, epoch)
             driver.send_signal(signal.SIGTERM)
             code = driver.wait(_PATIENCE)
     watch.say(f"told the driver to stop (SIGTERM): it ended with exit code {code}")
@@ -145,12 +146,13 @@ class Watch:
         before = self._count()[0]
         self._wait(driver, services, lambda rows, _: rows > before)
 
-    def until_all_came(self, driver: subprocess.Popen[bytes], services: list[BaseProcess]) -> None:
+    def until_all_came(self, driver: subprocess.Popen[bytes], services: list[BaseProcess], epoch: int) -> None:
         """Wait until as many rows and dead letters are there as events were pushed."""
 
         def done(rows: int, dead: int) -> bool:
-            # The last block is acked a moment after it is in the table.
-            return rows + dead >= self._pushed.total and not Manifest.read(self._root / "buffer").entries
+            # The last block is acked a moment after it is in the table, and a driver that is up has taken an epoch.
+            manifest = Manifest.read(self._root / "buffer")
+            return rows + dead >= self._pushed.total and not manifest.entries and manifest.epoch > epoch
 
         self._wait(driver, services, done)
 
