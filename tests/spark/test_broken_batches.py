@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
@@ -13,19 +10,6 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from penstock.errors import CorruptData, NotFound
 from penstock.spark.schemas import SET_ASIDE, UNPARSED
 from tests.spark.backlogs import Backlog, at, block_rows, numbers, plan
-
-
-@pytest.fixture(autouse=True)
-def interrupts() -> Iterator[None]:
-    """A task ignores Ctrl-C, and here it runs in the tests' own process."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def backlog(tmp_path: Path) -> Backlog:
-    return Backlog(str(tmp_path / "buffer"))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ the first one.
 from __future__ import annotations
 
 import pickle
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,6 @@ from tests.spark.backlogs import ALL, Backlog, at, block_rows, blocks_of, in_mem
 
 NEVER = "1e9"  # a poll interval
 MANIFEST = "ingest/manifest"
-
-
-@pytest.fixture(autouse=True)
-def interrupts() -> Iterator[None]:
-    """A task ignores Ctrl-C, and here it runs in the tests' own process."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def backlog(tmp_path: Path) -> Backlog:
-    return Backlog(str(tmp_path / "buffer"))
 
 
 def pickled(what: Any) -> bytes:
