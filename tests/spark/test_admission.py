@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
 
 from penstock.engine import MemoryGuard
 from penstock.spark.admission import BUDGET, Admission, has_waited
+from tests.engine.readings import reading
 
 MIB = 1 << 20
 
@@ -26,6 +29,15 @@ class Clock:
 
 def admission(clock: Clock, guard: MemoryGuard | None = None) -> Admission:
     return Admission(guard=guard or MemoryGuard(1 << 40), clock=clock, wall_clock=clock, sleep=clock.pass_by)
+
+
+@contextmanager
+def no_hold_left() -> Iterator[None]:
+    """See to it that what began to hold is counted as holding no longer."""
+    pauses, paused = reading("penstock_inbound_pauses_total"), reading("penstock_inbound_paused")
+    yield
+    assert reading("penstock_inbound_pauses_total") == pauses + 1
+    assert reading("penstock_inbound_paused") == paused
 
 
 def blocks(query: Admission, clock: Clock, count: int, seconds: float) -> list[int]:
@@ -117,7 +129,7 @@ def test_without_relief_one_block_of_the_smallest_size_is_admitted_after_30_s(
     clock, guard = Clock(), MemoryGuard(100)
     guard.add(90)
     since = clock.now
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING), no_hold_left():
         assert admission(clock, guard).wait(lambda: False) == BUDGET.floor_bytes
     assert 30 <= clock.now - since < 31
     assert "no relief for 30 s" in caplog.text
@@ -127,8 +139,21 @@ def test_a_hold_ends_at_once_when_the_pipeline_is_stopped() -> None:
     clock, guard = Clock(), MemoryGuard(100)
     guard.add(90)
     since = clock.now
-    admission(clock, guard).wait(lambda: True)
+    with no_hold_left():
+        admission(clock, guard).wait(lambda: True)
     assert clock.now == since
+
+
+def test_a_hold_that_an_error_ends_is_over() -> None:
+    clock, guard = Clock(), MemoryGuard(100)
+    guard.add(90)
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    query = Admission(guard=guard, clock=clock, wall_clock=clock, sleep=interrupted)
+    with no_hold_left(), pytest.raises(KeyboardInterrupt):
+        query.wait(lambda: False)
 
 
 def test_the_numbers_are_those_of_the_documentation() -> None:

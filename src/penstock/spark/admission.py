@@ -75,6 +75,12 @@ class Admission:
 
     def wait(self, is_stopped: Callable[[], bool]) -> int:
         """Return how many bytes may come now. While memory is short this waits, for 30 seconds at most."""
+        try:
+            return self._wait(is_stopped)
+        finally:
+            self._gate.release()  # whatever ended the hold, it is over: a query that ends here is counted no longer
+
+    def _wait(self, is_stopped: Callable[[], bool]) -> int:
         since = self._clock()
         while self._gate.evaluate() is Admit.HOLD and not is_stopped():
             if self._clock() - since >= LONGEST_HOLD:
