@@ -13,7 +13,6 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.engine import ByteBudgetConfig
 from penstock.spark.data_source import PenstockDataSource, known_to, register
-from tests.servers import BUCKET, S3Server
 from tests.spark.backlogs import Backlog, numbers
 
 PATIENCE = 120  # seconds until a query counts as stuck
@@ -26,13 +25,8 @@ def backlog(tmp_path: Path) -> Backlog:
 
 
 @pytest.fixture
-def on_s3(s3_server: S3Server, fresh_name: str) -> Backlog:
-    options = {name: str(value).lower() for name, value in s3_server.options.items()}
-    return Backlog(f"s3://{BUCKET}/{fresh_name}", options)
-
-
-@pytest.fixture
 def session(spark: Any) -> Any:
+    """For each test anew: some register a source of their own."""
     register(spark)
     return spark
 
@@ -147,7 +141,7 @@ def test_of_two_queries_the_older_is_fenced_and_no_event_is_lost_or_comes_twice(
     session: Any, backlog: Backlog, tmp_path: Path
 ) -> None:
     backlog.put_numbers(0, 3)
-    stream = backlog.stream(session, pollInterval=0.1)
+    stream = backlog.stream(session, pollInterval=0)
     sinks = Sink(), Sink()
     older = start(stream, sinks[0], tmp_path / "older")
     queries = [older]
