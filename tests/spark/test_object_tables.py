@@ -82,7 +82,7 @@ def test_a_commit_of_ones_own_is_known_by_its_nonce_however_the_store_answered(
     faulty.settle()
     attempt.discard()
     assert paths(store) == [COMMIT, file_of("a" * 32)]
-    assert ObjectTable(store).has(BLOCK)
+    assert ObjectTable(store).find(BLOCK)
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
@@ -110,7 +110,7 @@ def test_files_of_a_commit_that_may_have_happened_stay(store: ObjectStore) -> No
         attempt.commit()
     attempt.discard()
     faulty.settle()
-    assert ObjectTable(store).has(BLOCK)
+    assert ObjectTable(store).find(BLOCK)
     assert paths(store) == [COMMIT, file_of("a" * 32)]
 
 
@@ -145,7 +145,7 @@ def test_under_any_weather_one_attempt_is_the_block_and_all_its_files_are_there(
                     attempt.discard()
         faulty.settle()
         table = ObjectTable(below)
-        if not table.has(BLOCK):
+        if not table.find(BLOCK):
             assert won == []
             continue
         [commit] = table.commits()
@@ -162,7 +162,7 @@ def test_a_sweep_that_fails_does_not_undo_a_commit(store: ObjectStore, caplog: p
     assert attempt.commit()
     assert "files of attempts that lost stay" in caplog.text
     assert file_of("b" * 32) in paths(store)
-    assert ObjectTable(store).has(BLOCK)
+    assert ObjectTable(store).find(BLOCK)
     assert paths(store) == [COMMIT, file_of("a" * 32)]
 
 
@@ -170,7 +170,7 @@ def test_removing_the_commit_that_the_error_names_is_the_remedy(store: ObjectSto
     assert staged(store, "a" * 32).commit()
     moved = BlockId(BLOCK.query, BLOCK.batch, "elsewhere")
     with pytest.raises(CorruptData) as caught:
-        ObjectTable(store).has(moved)
+        ObjectTable(store).find(moved)
     named = str(caught.value).partition("remove ")[2].partition(" and run")[0]
     assert named == f"{url}/{COMMIT}"
     store.delete([COMMIT])
@@ -182,7 +182,7 @@ def test_a_commit_that_cannot_be_read_is_named(store: ObjectStore) -> None:
     for data in (b"{}", b"\xff", json.dumps({"version": 2}).encode()):
         store.put(COMMIT, data)
         with pytest.raises(CorruptData, match=COMMIT):
-            ObjectTable(store).has(BLOCK)
+            ObjectTable(store).find(BLOCK)
 
 
 # Files

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +22,6 @@ from tests.spark.backlogs import Backlog, at, blocks_of, in_memory, plan
 
 NEVER = "1e9"  # a poll interval
 MANIFEST = "ingest/manifest"
-
-
-@pytest.fixture
-def backlog(tmp_path: Path) -> Backlog:
-    return Backlog(str(tmp_path / "buffer"))
 
 
 # Caps.

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.data_source import register
 from tests.servers import BUCKET
 from tests.spark.backlogs import Backlog
 
@@ -19,12 +18,6 @@ SECRETS = {
     "secret_access_key": "an-aws-secret",
     "session_token": "a-session-token",
 }
-
-
-@pytest.fixture(scope="module")
-def session(spark: Any) -> Any:
-    register(spark)
-    return spark
 
 
 @pytest.fixture

@@ -137,14 +137,14 @@ def test_a_block_of_no_query_or_batch_is_refused(query: str, batch: int) -> None
 
 def test_a_block_is_there_from_its_commit_on(place: Place) -> None:
     table = place.open()
-    assert not table.has(block())
+    assert not table.find(block())
     staged = table.stage(rows(place.spark, (1, "a"), (2, "b")), block())
-    assert not table.has(block())
+    assert not table.find(block())
     with pytest.raises(InvalidInput, match=r"no block in .* yet"):
         place.read()
     assert staged.rows == (None if place.url.startswith("viewfs") else 2)
     assert staged.commit()
-    assert place.open().has(block())
+    assert place.open().find(block())
     assert place.rows() == [(1, "a"), (2, "b")]
     assert place.read().columns == ["id", "event"]
     staged.discard()  # too late: it is the block
@@ -206,7 +206,7 @@ def test_a_replay_of_a_block_whose_driver_was_killed_right_after_its_commit_find
     table._settle = table._sweep = lambda *_: None  # type: ignore[attr-defined]  # killed before those
     assert table.stage(df, block(1)).commit()
     assert len(layout.data_files()) == 2
-    assert layout.open().has(block(1))
+    assert layout.open().find(block(1))
     assert len(layout.data_files()) == 1
     assert not leftover.commit()
 
@@ -217,7 +217,7 @@ def test_a_block_that_ends_elsewhere_is_an_error_that_names_both_ends_and_the_re
     before = place.look()
     moved = block(end='{"sequence": 12}')
     with pytest.raises(CorruptData) as caught:
-        table.has(moved)
+        table.find(moved)
     text = str(caught.value)
     at = f"_commits/{moved.name}.json" if place.options else f"table/block={moved.name} "
     for part in (END, moved.end, at, "Nothing of the block is acked: remove", "run again"):
@@ -232,7 +232,7 @@ def test_a_block_that_ends_elsewhere_is_an_error_that_names_both_ends_and_the_re
 def test_a_block_without_rows_is_a_block(layout: Place, partition_by: tuple[str, ...]) -> None:
     table = layout.open(*partition_by)
     assert table.stage(rows(layout.spark, (1, "a")).where("id > 1"), block()).commit()
-    assert layout.open(*partition_by).has(block())
+    assert layout.open(*partition_by).find(block())
     assert layout.read().schema.simpleString() == "struct<id:bigint,event:string>"
     assert layout.rows() == []
     assert table.stage(rows(layout.spark, (1, "a")), block(1)).commit()
@@ -414,7 +414,7 @@ def test_a_tables_name_is_no_pattern(spark: Any, tmp_path: Path, name: str) -> N
     assert place.open("event").stage(rows(spark, (1, "a")), block()).commit()
     assert place.rows() == [(1, "a")]
     as_url = Place(spark, place.open().url, place.look)
-    assert as_url.open("event").has(block())
+    assert as_url.open("event").find(block())
     assert as_url.rows() == [(1, "a")]
 
 
@@ -483,7 +483,7 @@ def test_a_block_is_durable_before_it_is_renamed_and_its_name_before_it_counts(
     assert ("sync", disk.url) in after
     assert ("sync", str(Path(disk.url).parent)) in after
     done.clear()
-    assert disk.open("event").has(block())
+    assert disk.open("event").find(block())
     assert ("sync", disk.url) in done
 
 
@@ -522,8 +522,8 @@ def test_a_block_whose_name_could_not_be_synced_counts_once_it_is(disk: Place) -
         staged.commit()
     staged.discard()
     with pytest.raises(OutcomeUnknown):
-        FileTable(Odd("settle", failing), disk.url, disk.url).has(block())
-    assert disk.open().has(block())
+        FileTable(Odd("settle", failing), disk.url, disk.url).find(block())
+    assert disk.open().find(block())
     assert disk.rows() == [(1, "a")]
 
 
@@ -531,7 +531,7 @@ def test_a_rename_that_failed_leaves_the_block_to_be_tried_again_or_discarded(di
     staged = FileTable(Odd("move", failing), disk.url, disk.url).stage(rows(disk.spark, (1, "a")), block())
     with pytest.raises(StorageError, match="on fire"):
         staged.commit()
-    assert not disk.open().has(block())
+    assert not disk.open().find(block())
     assert staged.commit()
     assert disk.rows() == [(1, "a")]
 
@@ -561,11 +561,11 @@ def test_what_is_no_block_is_named(disk: Place) -> None:
     home = Path(disk.url) / f"block={block().name}"
     home.mkdir(parents=True)
     (home / "stray.parquet").write_bytes(b"")
-    for look in (lambda: disk.open().has(block()), disk.read):
+    for look in (lambda: disk.open().find(block()), disk.read):
         with pytest.raises(CorruptData, match=f"{home.name} has no _commit.json"):
             look()
     (home / "_commit.json").write_bytes(b'{"version": 1}')
-    for look in (lambda: disk.open().has(block()), disk.read):
+    for look in (lambda: disk.open().find(block()), disk.read):
         with pytest.raises(CorruptData, match=r"_commit\.json is not the commit of a block"):
             look()
 
@@ -575,9 +575,9 @@ def test_removing_the_block_that_the_error_names_is_the_remedy(disk: Place) -> N
     assert table.stage(rows(disk.spark, (1, "a")), block()).commit()
     moved = block(end="elsewhere")
     with pytest.raises(CorruptData) as caught:
-        table.has(moved)
+        table.find(moved)
     shutil.rmtree(str(caught.value).partition("remove ")[2].partition(" and run")[0])
-    assert not table.has(moved)
+    assert not table.find(moved)
     assert table.stage(rows(disk.spark, (2, "b")), moved).commit()
     assert disk.rows() == [(2, "b")]
 

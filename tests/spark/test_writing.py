@@ -19,7 +19,6 @@ from penstock import Consumer, Record, open_store, peek
 from penstock.buffer import ConsumerConfig, Manifest, decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of, records_to_arrow
-from penstock.spark import register
 from penstock.spark.writing import BufferStreamWriter, BufferWriter, TaskWritten
 from penstock.storage import ObjectStore
 from tests.servers import BUCKET, S3Server
@@ -56,12 +55,6 @@ class Place:
     def start(self, frame: Any, checkpoint: Path, **options: object) -> Any:
         writing = frame.writeStream.format("penstock").options(**self.options, **options)
         return writing.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).start(self.url)
-
-
-@pytest.fixture(scope="module")
-def session(spark: Any) -> Any:
-    register(spark)
-    return spark
 
 
 @pytest.fixture

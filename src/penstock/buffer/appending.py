@@ -226,6 +226,7 @@ class _Evidence:
 
     def __init__(self, name: BlockName | None) -> None:
         self._name = name
+        self._beginning = b"" if name is None else name.beginning
         self._locations: set[str] = set()
         self.is_found = False
 
@@ -235,7 +236,7 @@ class _Evidence:
     def is_in(self, view: OpenDataView) -> bool:
         """Whether the block is there. Raises `CorruptData` if another is, under its name."""
         # The bytes first: to decode all entries takes long where the backlog is, and as a rule there is nothing.
-        named = [] if self._name is None else [self._name.beginning]
+        named = [self._beginning] if self._beginning else []
         traces = [location.encode() for location in self._locations] + named
         if not any(trace in view.manifest.data for trace in traces):
             return False
@@ -246,7 +247,7 @@ class _Evidence:
         return self.is_found
 
     def _is_named(self, payload: bytes) -> bool:
-        if self._name is None or not payload.startswith((self._name.beginning + b",", self._name.beginning + b"}")):
+        if self._name is None or not payload.startswith((self._beginning + b",", self._beginning + b"}")):
             return False
         if self._name.end is not None and payload != self._name.payload:
             raise CorruptData(

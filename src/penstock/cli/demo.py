@@ -150,9 +150,11 @@ class Watch:
         """Wait until as many rows and dead letters are there as events were pushed."""
 
         def done(rows: int, dead: int) -> bool:
+            if rows + dead < self._pushed.total:
+                return False
             # The last block is acked a moment after it is in the table, and a driver that is up has taken an epoch.
             manifest = Manifest.read(self._root / "buffer")
-            return rows + dead >= self._pushed.total and not manifest.entries and manifest.epoch > epoch
+            return not manifest.entries and manifest.epoch > epoch
 
         self._wait(driver, services, done)
 

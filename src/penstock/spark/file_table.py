@@ -106,17 +106,12 @@ class FileTable:
     def __repr__(self) -> str:
         return f"FileTable({self._url})"
 
-    def has(self, block: BlockId) -> bool:
-        """Whether the block is committed, durably. Raises `CorruptData` if it is, with another end."""
-        if self._find(block) is None:
-            return False
-        self._settle(block)
-        return True
-
-    def rows_of(self, block: BlockId) -> int | None:
-        """How many rows a committed block has; None where it is not there, or that is not known."""
+    def find(self, block: BlockId) -> BlockCommit | None:
+        """The commit of a block, which is durable then; None if there is none. Raises `CorruptData` for another end."""
         found = self._find(block)
-        return None if found is None else found.rows
+        if found is not None:
+            self._settle(block)
+        return found
 
     def check(self, schema: StructType) -> None:
         """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""

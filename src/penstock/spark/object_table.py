@@ -60,18 +60,12 @@ class ObjectTable:
     def __repr__(self) -> str:
         return f"ObjectTable({self.url})"
 
-    def has(self, block: BlockId) -> bool:
-        """Whether the block is committed. Raises `CorruptData` if it is, with another end."""
+    def find(self, block: BlockId) -> BlockCommit | None:
+        """The commit of a block; None if there is none. Raises `CorruptData` for another end."""
         found = self._find(block)
-        if found is None:
-            return False
-        self._sweep(found)
-        return True
-
-    def rows_of(self, block: BlockId) -> int | None:
-        """How many rows a committed block has; None where it is not there, or that is not known."""
-        found = self._find(block)
-        return None if found is None else found.rows
+        if found is not None:
+            self._sweep(found)
+        return found
 
     def check(self, schema: StructType) -> None:
         """Raise `InvalidInput` for columns that the table cannot take, alone or beside those it has."""

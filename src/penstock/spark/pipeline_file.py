@@ -266,7 +266,7 @@ class _Reader:
     def _trigger(self) -> str:
         trigger = self._text(self._content, (), "trigger")
         if trigger is None:
-            return "asap"
+            return ASAP
         if not is_trigger(trigger):
             allowed = '"available_now", "asap" or an interval such as "10 seconds"'
             self._refuse(("trigger",), f'trigger must be {allowed}, not "{trigger}"{_meant(trigger, _TRIGGERS)}')

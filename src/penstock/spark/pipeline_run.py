@@ -48,6 +48,7 @@ from penstock.spark.spark_errors import our_error
 from penstock.spark.steps import ColumnStep, Parse, PipelineRows
 from penstock.spark.stopping import Stopping
 from penstock.spark.stream_reader import BLOCK, DONE, STOP, STOPPED
+from penstock.spark.table_commits import BlockCommit
 from penstock.spark.tables import BlockId
 
 _LOOK_AGAIN = 0.1
@@ -293,8 +294,9 @@ class PipelineRun:
             raise self._unrouted(block, dead)
         table = self._letters.table
         try:
-            if table.has(name):
-                self._check_same_letters(name, dead)
+            before = table.find(name)
+            if before is not None:
+                _check_same_letters(before, dead, table.url)
             elif dead:
                 at = int(time.time() * 1e6)
                 letters = block.where(F.col(LETTER).isNotNull()).select(LETTER)
@@ -303,17 +305,6 @@ class PipelineRun:
                 staged.discard() if self._sink.has(name) else staged.commit()
         except Exception as error:
             raise self._failed(error, DeadLetterRouteFailed, f"writing {dead} dead letters to {table.url}") from error
-
-    def _check_same_letters(self, name: BlockId, dead: int) -> None:
-        """Letters are committed before rows: when the block comes again, they must be those it had."""
-        assert self._letters is not None  # noqa: S101  whoever calls this has one
-        before = self._letters.table.rows_of(name)
-        if before is not None and before != dead:
-            raise DeadLetterRouteFailed(
-                f"the block {name.name} has {before} dead letters in {self._letters.table.url} from a run before, and "
-                f"makes {dead} now: the pipeline was changed in between. Nothing of the block is acked: remove that "
-                "block from the dead letters, and run again"
-            )
 
     def _transformed(self, rows: DataFrame) -> DataFrame:
         for fn in self._plan.transforms:
@@ -350,6 +341,16 @@ class PipelineRun:
         if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
             return found
         return kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}")
+
+
+def _check_same_letters(before: BlockCommit, dead: int, url: str) -> None:
+    """Letters are committed before rows: when the block comes again, they must be those it had."""
+    if before.rows is not None and before.rows != dead:
+        raise DeadLetterRouteFailed(
+            f"the block {before.block} has {before.rows} dead letters in {url} from a run before, and makes {dead} "
+            "now: the pipeline was changed in between. Nothing of the block is acked: remove that block from the dead "
+            "letters, and run again"
+        )
 
 
 def _check_apart(sink: object, letters: OpenTable | None) -> None:

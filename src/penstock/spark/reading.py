@@ -75,29 +75,27 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
     set aside; and whatever `rows` raises.
     """
     _ignore_interrupts()
-    store = options.open()
+    store, schema = options.open(), rows.schema
     for piece, fetched in _fetch_ahead(run.pieces, store):
-        yield from _read_piece(piece, fetched, store, options, rows)
+        yield from (_checked(out, schema) for out in _read_piece(piece, fetched, store, options, rows))
         del fetched  # before the next one is waited for and unpacked
 
 
 def _read_piece(
     piece: Piece, fetched: Future[bytes], store: ObjectStore, options: ReadOptions, rows: Rows
 ) -> Iterator[pa.RecordBatch]:
-    schema = rows.schema
     try:
         batch = decode_object(store, piece.batch, fetched.result())
     except (NotFound, CorruptData) as error:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
             raise
-        broken = BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch))
-        yield from (_checked(out, schema) for out in rows.of_broken(broken))
+        yield from rows.of_broken(BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch)))
         return
     start, end = piece.rows(batch.num_rows)
     while start < end:
         count = max(min(rows_of_size(batch.slice(0, end), start, _CHUNK_BYTES), _CHUNK_ROWS), 1)
         chunk = Chunk(batch.slice(start, count), start, piece.batch, url_of(store))
-        yield from (_checked(out, schema) for out in rows.of(chunk) if out.num_rows)
+        yield from (out for out in rows.of(chunk) if out.num_rows)
         start += count
 
 

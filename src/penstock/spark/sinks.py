@@ -64,16 +64,16 @@ class TableSink:
 class OpenTable:
     """A table that blocks are written into."""
 
+    def __init__(self, table: BlockTable) -> None:
+        self.table = table
+
     def check(self, rows: DataFrame) -> None:
         """Raise `InvalidInput` for columns that the table cannot take, before anything is written."""
         self.table.check(rows.schema)
 
-    def __init__(self, table: BlockTable) -> None:
-        self.table = table
-
     def has(self, block: BlockId) -> bool:
         """Whether the block is committed. Raises `CorruptData` where it is there and ends elsewhere."""
-        return self.table.has(block)
+        return self.table.find(block) is not None
 
     def write(self, rows: DataFrame, block: BlockId) -> int | None:
         """Stage the block, and commit it."""

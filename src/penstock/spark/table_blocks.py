@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from penstock.spark.table_commits import BlockCommit
 
 _QUERY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -53,7 +56,7 @@ class StagedBlock(Protocol):
         """Make it the block of its name; False if another's is that already, with the same end: then ours is removed.
 
         Raises `CorruptData` if another's has another end, `OutcomeUnknown` if it may have become the block and that
-        could not be found out, or is not durable: `BlockTable.has` tells, later.
+        could not be found out, or is not durable: `BlockTable.find` tells, later.
         """
         ...
 
@@ -75,12 +78,8 @@ class BlockTable(Protocol):
         """Where the table really is: two tables are one if their places are."""
         ...
 
-    def has(self, block: BlockId) -> bool:
-        """Whether the block is committed, durably. Raises `CorruptData` if it is, with another end."""
-        ...
-
-    def rows_of(self, block: BlockId) -> int | None:
-        """How many rows a committed block has; None where it is not there, or that is not known."""
+    def find(self, block: BlockId) -> BlockCommit | None:
+        """The commit of a block, which is durable then; None if there is none. Raises `CorruptData` for another end."""
         ...
 
     def check(self, schema: StructType) -> None:
