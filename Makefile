@@ -26,7 +26,7 @@ test: $(READY) ## run all tests
 
 chaos: $(READY) ## run the long forms of the proofs too
 	@scripts/check-java
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --manifests native --manifests opendata
 
 fuzz: $(READY) ## throw broken bytes at the decoders, for a minute
 	@$(BIN)/python -m fuzz

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, engine, parsing, queue, spark, storage
+from bench import buffer, engine, growth, parsing, queue, spark, storage
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "storage": storage.run,
     "buffer": buffer.run,
+    "growth": growth.run,
     "queue": queue.run,
     "parsing": parsing.run,
     "engine": engine.run,

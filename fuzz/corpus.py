@@ -7,14 +7,18 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from penstock import Record
 from penstock.buffer import Metadata, encode_batch
+from penstock.buffer.native_head import NEW, Group, Item, Reference, Writer, encode_head
+from penstock.buffer.native_head import Entry as QueueEntry
 from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.segments import Segment, encode_segment
 from penstock.records import Entry, records_to_arrow
 
-BATCH, MANIFEST = "batch", "manifest"
+BATCH, MANIFEST, HEAD, SEGMENT = "batch", "manifest", "head", "segment"
 
 Field = tuple[int, int]
 """Where a number is, and how many bytes it has."""
@@ -43,7 +47,7 @@ def pack(block: bytes) -> bytes:
 
 def corpus() -> list[Sample]:
     """All samples, the same ones each time."""
-    return [*_batches(), *_manifests()]
+    return [*_batches(), *_manifests(), *_native()]
 
 
 def _batches() -> Iterator[Sample]:
@@ -123,3 +127,25 @@ def _lengths(block: bytes) -> Iterator[Field]:
         if block[place : place + 4] != bytes(4):
             yield place + 16, 4
         at += 4 + int(length)
+
+
+def _native() -> Iterator[Sample]:
+    """Heads and segments of version 2. Every byte of MessagePack may be a length."""
+    entries = tuple(
+        QueueEntry(number, f"ingest/{number:026}.batch", 3, 400, tuple(Item(at, 1 << 40, b"m" * at) for at in range(2)))
+        for number in range(12)
+    )
+    low = tuple(Reference(f"{4 * at:020}-{at:026}.seg", 4 * at, 4 * at + 3, 12, 1600, at, 0) for at in range(2))
+    index = Reference(f"{0:020}-{9:026}.seg", 1, 7, 20, 3000, 0, 1)
+    groups = {"default": Group(3, 5, "host:1", 1 << 40), "é": Group(2, 1)}
+    writers = {"a": Writer(7, 3, 2, 1 << 40, False), "nightly": Writer(1 << 40, 9, 4, 0, True)}
+    head = NEW.changed(next_sequence=12, epoch=3, groups=groups, writers=writers, floor=1, floor_set_at=2)
+    for tail, references in ((entries, ()), (entries[8:], low), (entries[8:], (index,))):
+        yield _ended(HEAD, encode_head(msgspec.structs.replace(head, tail=tail, segments=references)))
+    yield _ended(HEAD, encode_head(NEW))
+    yield _ended(SEGMENT, encode_segment(Segment(0, entries=entries)))
+    yield _ended(SEGMENT, encode_segment(Segment(1, references=low)))
+
+
+def _ended(kind: str, data: bytes) -> Sample:
+    return Sample(kind, data[:-2], data[-2:], tuple((at, 1) for at in range(min(len(data) - 2, 400))), ((0, 2),))

@@ -6,10 +6,12 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzz.corpus import BATCH, MANIFEST
+from fuzz.corpus import BATCH, HEAD, MANIFEST, SEGMENT
 from fuzz.mutations import CAP
 from penstock.buffer import Manifest, decode_batch, encode_batch
+from penstock.buffer.native_head import decode_head, encode_head
 from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
+from penstock.buffer.segments import decode_segment, encode_segment
 from penstock.errors import CorruptData
 from penstock.records import bytes_of, records_from_arrow
 
@@ -49,12 +51,28 @@ def read_batch(data: bytes) -> None:
 def read_manifest(data: bytes) -> None:
     """Decode a manifest; there is one way only to write what comes back."""
     found = Manifest.decode(data)
+    if found.head is not None:
+        return  # version 2: `read_head` looks at it
     first = found.next_sequence - len(found.entries)
     _require([entry.sequence for entry in found.entries] == [*range(first, found.next_sequence)], "a gap")
     if all(entry.location for entry in found.entries):  # we do not write empty ones, and read them
         empty = OpenDataManifest(struct.pack("<IQQH", 0, first, found.epoch, 1))
         written = empty.append([(entry.location, entry.metadata) for entry in found.entries])
         _require(written.data == data, "a manifest can be written in one way only, and this is another")
+
+
+def read_head(data: bytes) -> None:
+    """Decode a head; it is written and read again as it is."""
+    head = decode_head(data)
+    _require(decode_head(encode_head(head)) == head, "a head did not come back")
+    _require(head.first_sequence <= head.next_sequence, "it ends before it begins")
+    _require(Manifest.decode(data).head == head, "a manifest is not its head")
+
+
+def read_segment(data: bytes) -> None:
+    """Decode a segment; it is written and read again as it is."""
+    segment = decode_segment(data)
+    _require(decode_segment(encode_segment(segment)) == segment, "a segment did not come back")
 
 
 def change_manifest(data: bytes) -> None:
@@ -80,4 +98,6 @@ TARGETS = (
     Target("read_batch", BATCH, read_batch),
     Target("read_manifest", MANIFEST, read_manifest),
     Target("change_manifest", MANIFEST, change_manifest),
+    Target("read_head", HEAD, read_head),
+    Target("read_segment", SEGMENT, read_segment),
 )

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
+from tests import manifests, servers
 from tests.processes import Child, Start
 from tests.servers import BUCKET, AzureServer, S3Server
 
 _SPARK = Path(__file__).parent / "spark"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--manifests native --manifests opendata`: over which versions the suite of Spark runs, every file of it."""
+    parser.addoption("--manifests", action="append", choices=manifests.KINDS, help="versions of the manifest")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

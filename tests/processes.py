@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
+from tests import manifests
+
 PATIENCE = 60.0  # seconds until a silent process counts as stuck; nothing here takes a tenth of it
 
 # A server that forks: it has no threads of its own, and a child is there in milliseconds, with everything imported.
@@ -58,7 +60,7 @@ class Child:
 
     def __init__(self, work: Callable[..., object], *args: object) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_run, args=(theirs, work, args), daemon=True)
+        self._process = _CONTEXT.Process(target=_run, args=(theirs, work, args, manifests.current()), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -116,7 +118,9 @@ def let_go(children: Iterable[Child]) -> None:
 Start: TypeAlias = Callable[..., Child]
 
 
-def _run(pipe: Connection[Any, Any], work: Callable[..., object], args: tuple[object, ...]) -> None:
+def _run(pipe: Connection[Any, Any], work: Callable[..., object], args: tuple[object, ...], manifest: str) -> None:
+    os.environ[manifests.VARIABLE] = manifest
+    manifests.follow_the_environment()
     try:
         message: _Done | _Failed = _Done(work(Parent(pipe), *args))
     except BaseException:

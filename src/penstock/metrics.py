@@ -67,6 +67,11 @@ buffer_consumer_lag = Gauge(
 buffer_queue_length = Gauge(
     "penstock_buffer_queue_length", "Entries in the manifest when it was read or written last.", ["buffer"]
 )
+buffer_group_lag = Gauge(
+    "penstock_buffer_group_lag",
+    "Entries of the manifest that a group has not acked, when it was read or written last.",
+    ["buffer", "group"],
+)
 buffer_acks = Counter("penstock_buffer_acks_total", "Entries of the manifest that were acked.", ["buffer"])
 buffer_descriptors_handed_out = Counter(
     "penstock_buffer_descriptors_handed_out_total", "Descriptors that next_descriptors handed out.", ["buffer"]
@@ -144,6 +149,7 @@ ALL = (
     buffer_fetch_duration,
     buffer_consumer_lag,
     buffer_queue_length,
+    buffer_group_lag,
     buffer_acks,
     buffer_descriptors_handed_out,
     buffer_gc_files_deleted,

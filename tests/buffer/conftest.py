@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.storage import ObjectStore, open_store
+from tests import manifests
 from tests.servers import BUCKET, S3Server
 
 KINDS = ("memory", "disk", "s3")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Everything here holds on both versions of the manifest; a file about one of them says so, as `MANIFESTS`."""
+    if "formats" not in metafunc.module.__name__.split("."):
+        metafunc.parametrize("manifest", getattr(metafunc.module, "MANIFESTS", manifests.KINDS), indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def manifest(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What a buffer gets here that is not there yet."""
+    kind = getattr(request, "param", manifests.current())
+    with manifests.new_buffers_are(kind):
+        yield kind
 
 
 @pytest.fixture(params=KINDS)

@@ -10,52 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Consumer, Producer, peek
-from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest, Metadata, ProducerConfig
-from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject, join_to_size
-from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
+from penstock import Consumer, Producer
+from penstock.buffer import Manifest, Metadata, ProducerConfig
+from penstock.buffer.appending import BlockAppender, BlockName, join_to_size
+from penstock.errors import InvalidInput
 from penstock.records import Record, records_from_arrow, records_to_arrow, size_of, values_to_arrow
-from penstock.storage import MemoryStore, ObjectStore
+from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
+from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.waiting import Background, Gate
-
-NAME = BlockName("query", 1)
-DEADLINE = ProducerConfig().enqueue_deadline
-
-
-class Time:
-    """Both clocks of a host, which a test moves on."""
-
-    def __init__(self, now: float = 1_700_000_000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-    def passes(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def appender(store: ObjectStore, time: Time | None = None) -> BlockAppender:
-    return BlockAppender(store) if time is None else BlockAppender(store, clock=time, uptime=time)
-
-
-def write(store: ObjectStore, *values: bytes, time: Time | None = None) -> list[WrittenObject]:
-    """An object for each value."""
-    return [appender(store, time).write(values_to_arrow([value])) for value in values]
-
-
-def queued(store: ObjectStore) -> list[bytes]:
-    return [record.value for record in peek(store, 100)]
-
-
-def locations(store: ObjectStore) -> list[str]:
-    return [entry.location for entry in Manifest.read(store).entries]
-
-
-def objects_in(store: ObjectStore) -> set[str]:
-    return {meta.path for meta in store.list_objects("ingest") if meta.path.endswith(".batch")}
 
 
 def test_a_block_is_enqueued_in_order_and_read_back(store: ObjectStore) -> None:
@@ -113,15 +77,14 @@ def test_a_block_without_objects_writes_nothing(memory: ObjectStore, name: Block
     assert list(memory.list_objects()) == []
 
 
-# Blocks that come again.
+# Blocks that come again. What only version 1 or version 2 does is in files of their own.
 
 
-@pytest.mark.parametrize("name", [NAME, None])
-def test_the_same_objects_again_are_not_appended(store: ObjectStore, name: BlockName | None) -> None:
+def test_the_same_objects_again_are_not_appended(store: ObjectStore) -> None:
     written = write(store, b"a", b"b")
-    appender(store).append(written, name)
+    appender(store).append(written, NAME)
 
-    assert not appender(store).append(written, name)
+    assert not appender(store).append(written, NAME)
 
     assert queued(store) == [b"a", b"b"]
 
@@ -136,7 +99,7 @@ def test_the_same_block_with_new_objects_leaves_them_as_orphans(store: ObjectSto
     assert {one.location for one in again} <= objects_in(store)
 
 
-@pytest.mark.parametrize("other", [BlockName("query", 11), BlockName("query", 0), BlockName("another", 1), None])
+@pytest.mark.parametrize("other", [BlockName("query", 2), BlockName("query", 11), BlockName("another", 1), None])
 def test_a_block_of_another_name_is_another_block(memory: ObjectStore, other: BlockName | None) -> None:
     appender(memory).append(write(memory, b"a"), NAME)
 
@@ -152,26 +115,13 @@ def test_a_name_within_somebody_elses_metadata_is_not_the_blocks(memory: ObjectS
     assert appender(memory).append(write(memory, b"b"), NAME)
 
 
-def test_a_block_is_known_by_its_last_entry(memory: ObjectStore) -> None:
-    written = write(memory, b"a", b"b")
-    for name in (NAME, None):
-        appender(memory).append(written, name)
+def test_a_block_of_which_a_part_is_dequeued_is_known(memory: ObjectStore) -> None:
+    appender(memory).append(write(memory, b"a", b"b"), NAME)
     with Consumer(memory) as consumer:
         consumer.next_batch()
         consumer.ack_through(0)
 
     assert not appender(memory).append(write(memory, b"a", b"b"), NAME)
-    assert not appender(memory).append(written)
-
-
-def test_a_block_that_was_dequeued_is_appended_again(memory: ObjectStore) -> None:
-    written = write(memory, b"a")
-    appender(memory).append(written, NAME)
-    with Consumer(memory) as consumer:
-        consumer.next_batch()
-        consumer.ack_through(0)
-
-    assert appender(memory).append(written, NAME)
 
 
 def test_of_two_commits_of_a_block_at_once_one_stays(store: ObjectStore) -> None:
@@ -224,20 +174,6 @@ def test_a_manifest_write_that_goes_wrong_leaves_one_block(
 # Objects that get old.
 
 
-def test_an_old_object_is_written_again_before_it_is_named(store: ObjectStore) -> None:
-    time = Time()
-    old = write(store, b"old", time=time)
-    time.passes(DEADLINE * 2 / 3 + 1)
-    young = write(store, b"young", time=time)
-
-    assert appender(store, time).append([*old, *young], NAME)
-
-    assert queued(store) == [b"old", b"young"]
-    assert locations(store)[0] not in {old[0].location, young[0].location}
-    assert locations(store)[1] == young[0].location
-    assert Manifest.read(store).entries[0].metadata[0].ingestion_time_ms == int(old[0].began * 1000)
-
-
 def test_an_object_is_named_as_it_is_until_two_thirds_of_its_time_are_over(memory: ObjectStore) -> None:
     time = Time()
     written = write(memory, b"a", time=time)
@@ -246,48 +182,6 @@ def test_an_object_is_named_as_it_is_until_two_thirds_of_its_time_are_over(memor
     appender(memory, time).append(written)
 
     assert locations(memory) == [written[0].location]
-
-
-@pytest.mark.parametrize("name", [NAME, None])
-def test_an_object_whose_time_passes_in_the_middle_is_written_again(
-    memory: ObjectStore, name: BlockName | None
-) -> None:
-    time = Time()
-    written = write(memory, b"a", b"b", time=time)
-    hooked = HookedStore(memory)
-    hooked.after("read manifest", lambda: time.passes(DEADLINE), times=1)
-
-    assert appender(hooked, time).append(written, name)
-
-    assert queued(memory) == [b"a", b"b"]
-    assert not set(locations(memory)) & {one.location for one in written}
-
-
-def test_a_try_that_arrives_late_and_one_of_new_objects_leave_one_block(memory: ObjectStore) -> None:
-    time = Time()
-    written = write(memory, b"a", b"b", time=time)
-    faulty = FaultyStore(memory, rates={}, max_late=100)
-    faulty.inject(Fault.LATE, path="ingest/manifest")
-    hooked = HookedStore(faulty)
-    # The first try is lost, and time passes. When the objects are written again, what was lost arrives.
-    hooked.after("write manifest", lambda: time.passes(DEADLINE), times=1)
-    hooked.after("write data", faulty.settle, skip=1, times=1)
-
-    assert not appender(hooked, time).append(written)
-
-    assert locations(memory) == [one.location for one in written]
-
-
-def test_an_object_that_is_gone_is_named_and_nothing_is_enqueued(memory: ObjectStore) -> None:
-    time = Time()
-    written = write(memory, b"a", b"b", time=time)
-    memory.delete([written[1].location])
-    time.passes(DEADLINE)
-
-    with pytest.raises(NotFound, match=written[1].location):
-        appender(memory, time).append(written, NAME)
-
-    assert Manifest.read(memory).next_sequence == 0
 
 
 def test_a_block_that_is_there_needs_its_old_objects_no_more(memory: ObjectStore) -> None:
@@ -300,15 +194,6 @@ def test_a_block_that_is_there_needs_its_old_objects_no_more(memory: ObjectStore
     assert not appender(memory, time).append(orphans, NAME)
 
 
-def test_an_object_from_a_host_whose_clock_is_far_ahead_counts_as_old(memory: ObjectStore) -> None:
-    time = Time()
-    written = write(memory, b"a", time=Time(time.now + DEADLINE))
-
-    appender(memory, time).append(written)
-
-    assert locations(memory) != [written[0].location]
-
-
 def test_an_object_from_a_host_whose_clock_is_a_little_ahead_counts_as_young(memory: ObjectStore) -> None:
     time = Time()
     written = write(memory, b"a", time=Time(time.now + 5))
@@ -316,33 +201,6 @@ def test_an_object_from_a_host_whose_clock_is_a_little_ahead_counts_as_young(mem
     appender(memory, time).append(written)
 
     assert locations(memory) == [written[0].location]
-
-
-def test_a_store_that_is_always_too_slow_is_given_up(memory: ObjectStore) -> None:
-    time = Time()
-    hooked = HookedStore(memory)
-    hooked.after("read manifest", lambda: time.passes(DEADLINE))
-
-    with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
-        appender(hooked, time).append(write(memory, b"a", time=time), NAME)
-
-    assert Manifest.read(memory).next_sequence == 0
-
-
-def test_a_collector_between_reading_and_writing_the_manifest_takes_nothing_of_an_old_block(fresh_name: str) -> None:
-    time = Time()
-    memory = MemoryStore(fresh_name, clock=time)
-    written = write(memory, b"a", b"b", time=time)
-    time.passes(ConsumerConfig().gc_grace_period + 1)
-    appender(memory, time).append(write(memory, b"before", time=time))
-    hooked = HookedStore(memory)
-    collected: list[int] = []
-    hooked.before("write manifest", lambda: collected.append(GarbageCollector(memory).collect_once().deleted))
-
-    assert appender(hooked, time).append(written, NAME)
-
-    assert collected == [2]
-    assert queued(memory) == [b"before", b"a", b"b"]
 
 
 # What cannot be written.

@@ -103,6 +103,33 @@ def test_looking_takes_no_epoch_fences_nobody_and_acks_nothing(tmp_path: Path) -
     assert waiting(tmp_path) == [1, 2]
 
 
+def test_a_group_of_its_own_reads_beside_others_and_fences_nobody(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"], [b"b"])
+    with Consumer(tmp_path) as active:
+        active.next_descriptors(1)
+        active.ack_through(0)
+        assert consume(str(tmp_path), "--group", "audit", "-n", "1") == (0, b"b\n", "")
+        assert consume(str(tmp_path), "--no-ack", "--group", "audit") == (0, b"", "")
+        assert active.next_batch() is not None
+    groups = Manifest.read(tmp_path).groups
+    assert {name: group.acked_through for name, group in groups.items()} == {"default": 0, "audit": 1}
+
+
+def test_a_new_group_begins_where_it_is_told_to(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"], [b"b"], [b"c"])
+    assert consume(str(tmp_path), "--group", "audit", "--start", "2") == (0, b"c\n", "")
+    assert consume(str(tmp_path), "--group", "late", "--start", "latest") == (0, b"", "")
+    assert waiting(tmp_path) == [0, 1, 2]
+
+
+def test_looking_for_a_group_that_is_not_there_is_one_line_and_makes_none(tmp_path: Path) -> None:
+    fill(tmp_path, [b"a"])
+    status, said, complaint = consume(str(tmp_path), "--no-ack", "--group", "typo")
+    assert (status, said, complaint.count("\n")) == (1, b"", 1)
+    assert complaint.startswith("penstock: there is no group 'typo' in ")
+    assert list(Manifest.read(tmp_path).groups) == ["default"]
+
+
 ACKED_WHILE_IT_LOOKS = """
 from penstock import Consumer, open_store
 from penstock.buffer import FetchHandle, Manifest

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, open_store
 from penstock.buffer import Manifest
 from penstock.storage import ObjectStore
-from tests.cli.command import run
+from tests.cli.command import Here, run
 from tests.servers import BUCKET, S3Server
 
 
@@ -33,8 +34,34 @@ def expected(location: str) -> dict[str, object]:
         return {"start_index": start, "ingestion_time_ms": 1_234_567, "payload_base64": encoded}
 
     metadata = [item(0, b"one"), item(1, b"two")]
-    entries = [{"sequence": 1, "location": location, "metadata": metadata}]
-    return {"version": 1, "epoch": 1, "next_sequence": 2, "entries": entries}
+    entry = {"sequence": 1, "location": location, "size": ANY, "records": 2, "metadata": metadata}
+    reader = {"epoch": 1, "acked_through": 0, "owner": ANY, "taken_at": ANY}
+    writer = {"transaction": 1, "first_sequence": 1, "revision": 2, "at": 1_234_567, "is_named": False}
+    return {
+        "version": 2,
+        "epoch": 1,
+        "next_sequence": 2,
+        "entries": [entry],
+        "revision": 4,
+        "groups": {"default": reader},
+        "forgotten_through": 0,
+        "floor": 0,
+        "floor_set_at": 0,
+        "segments": [],
+        "writers": OneOf(writer),
+    }
+
+
+class OneOf:
+    """Equal to a map of some name to this."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and list(other.values()) == [self._value]
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def test_a_directory_is_dumped(tmp_path: Path) -> None:
@@ -75,7 +102,9 @@ def test_dumping_takes_no_epoch_and_fences_nobody(tmp_path: Path) -> None:
 
 def test_a_buffer_without_a_manifest_is_an_empty_queue_and_is_said_to_have_none(tmp_path: Path) -> None:
     done = run("manifest", "dump", str(tmp_path))
-    assert json.loads(done.stdout) == {"version": 1, "epoch": 0, "next_sequence": 0, "entries": []}
+    found = json.loads(done.stdout)
+    assert (found["version"], found["epoch"], found["next_sequence"], found["entries"]) == (2, 0, 0, [])
+    assert found["groups"] == {"default": {"epoch": 0, "acked_through": -1, "owner": "", "taken_at": 0}}
     assert "no manifest" in done.stderr
 
 
@@ -90,3 +119,36 @@ def test_a_file_that_is_no_manifest_is_one_line_and_status_1(tmp_path: Path) -> 
     done = run("manifest", "dump", str(tmp_path / "file"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("penstock: unsupported version")
+
+
+def test_version_1_is_dumped_as_it_is(tmp_path: Path, here: Here) -> None:
+    with Producer(tmp_path, ProducerConfig(manifest_format="opendata"), clock=lambda: 1234.567) as producer:
+        location = producer.produce(b"a", metadata=b"one").result().location
+    item = {"start_index": 0, "ingestion_time_ms": 1_234_567, "payload_base64": base64.b64encode(b"one").decode()}
+    entry = {"sequence": 0, "location": location, "size": None, "records": None, "metadata": [item]}
+    found = json.loads(here("manifest", "dump", str(tmp_path)).out)
+    assert found == {"version": 1, "epoch": 0, "next_sequence": 1, "entries": [entry]}
+
+
+def test_entries_in_segments_are_dumped_and_so_are_the_references_to_them(tmp_path: Path, here: Here) -> None:
+    with Producer(tmp_path) as producer:
+        for _ in range(3):
+            producer.produce(b"a", metadata=bytes(20_000)).result()
+    found = json.loads(here("manifest", "dump", str(tmp_path)).out)
+    assert [entry["sequence"] for entry in found["entries"]] == [0, 1, 2]
+    assert [(one["first"], one["last"], one["records"], one["level"]) for one in found["segments"]] == [
+        (0, 0, 1, 0),
+        (1, 1, 1, 0),
+    ]
+    assert found["segments"][0]["size"] == found["entries"][0]["size"]
+
+
+def test_a_segment_that_is_gone_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
+    with Producer(tmp_path) as producer:
+        for _ in range(2):
+            producer.produce(b"a", metadata=bytes(20_000)).result()
+    for segment in (tmp_path / "ingest" / "manifest.d").glob("*.seg"):
+        segment.unlink()
+    said = here("manifest", "dump", str(tmp_path))
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    assert ".seg" in said.err

@@ -276,7 +276,7 @@ def test_the_beginning_of_a_line_is_no_event_when_a_signal_comes(
 
 NEVER_DURABLE = """
 import os, signal, threading
-from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.native_queue import NativeQueue
 from penstock.cli import produce
 from penstock.cli.app import main
 
@@ -290,7 +290,7 @@ def hang(*_):
     os.write(2, b"hanging\\n")
     threading.Event().wait()
 
-produce.Stop._note, OpenDataQueue.enqueue = noted, hang
+produce.Stop._note, NativeQueue.enqueue = noted, hang
 main()
 """
 

@@ -9,11 +9,10 @@ from typing import Protocol
 from penstock import Consumer, DurableEventQueue, Record, open_store
 from penstock.buffer import encode_batch
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.engine import BufferReceiver, MemoryTransport, QueueReceiver, Receiver
 from penstock.engine.receiving import Filter
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, NO_GC, fill
+from tests.buffer.consumer.queues import NO_GC, enqueue, fill
 
 PER_BLOCK = 3
 
@@ -24,7 +23,7 @@ def plant(store: ObjectStore, *batches: list[bytes]) -> None:
     for number, batch in enumerate(batches):
         store.put(f"ingest/{number}.batch", encode_batch(batch))
         entries.append(NewEntry(f"ingest/{number}.batch", (Metadata(0, 0),), 0.0))
-    OpenDataQueue(store, MANIFEST, store.url, "producer").enqueue(entries, list)
+    enqueue(store, entries)
 
 
 class Source(Protocol):

@@ -13,11 +13,15 @@ import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from penstock import Producer, ProducerConfig, Record
+from penstock.buffer.groups import Groups
 from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.spark.schemas import UNPARSED
+from tests.manifests import KINDS
 from tests.processes import Parent, Start
 from tests.spark.backlogs import Backlog, backlog_rows, numbers
 from tests.waiting import NEVER
+
+MANIFESTS = KINDS
 
 AT = datetime(2026, 1, 31, 12, 0, 0, 123_000, UTC)
 AT_MS = 1769860800123
@@ -184,9 +188,17 @@ def test_a_look_may_start_at_a_sequence(backlog: Backlog, given: str, found: lis
     assert numbers(backlog_rows(backlog.reader(startingSequence=given))) == found
 
 
-def test_a_look_by_a_group_needs_the_native_manifest(backlog: Backlog) -> None:
-    with pytest.raises(InvalidInput, match="group must be 'default' on a manifest of version 1, not 'reports'"):
+def test_a_look_by_a_group_shows_what_it_has_not_acked(backlog: Backlog, manifest: str) -> None:
+    backlog.put_numbers(0, 3)
+    if manifest == "opendata":
+        with pytest.raises(InvalidInput, match="which is a manifest of version 1"):
+            backlog_rows(backlog.reader(group="reports"))
+        return
+    with pytest.raises(InvalidInput, match="there is no group 'reports'"):
         backlog_rows(backlog.reader(group="reports"))
+    Groups(backlog.store).create("reports", start=1)
+    assert numbers(backlog_rows(backlog.reader(group="reports"))) == [1, 2]
+    assert numbers(backlog_rows(backlog.reader())) == [0, 1, 2]
 
 
 def test_a_look_goes_by_the_manifest_it_is_told(backlog: Backlog) -> None:

@@ -12,17 +12,18 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from penstock.buffer.batch import BatchFormat, Compression, encode
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.locations import check_owner, new_location
-from penstock.buffer.measures import label_of
-from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView
+from penstock.buffer.locations import Names, check_owner
+from penstock.buffer.opendata_queue import OpenDataView
 from penstock.buffer.producer import seconds_since_boot
+from penstock.buffer.queue_manifest import Transaction
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
@@ -70,6 +71,15 @@ class BlockName:
     def beginning(self) -> bytes:
         """How the payloads of all blocks begin that have this name, whatever their end: but for the last byte."""
         return BlockName(self.writer, self.transaction).payload[:-1]
+
+    def check_same(self, payload: bytes) -> None:
+        """Raises `CorruptData` if a queued block carries this name and another end."""
+        if self.end is not None and payload.startswith(self.beginning) and payload != self.payload:
+            raise CorruptData(
+                f"a block is queued as {payload.decode(errors='replace')}, and the one to be appended is "
+                f"{self.payload.decode()}: the checkpoint has lost what it had planned, and this one is not "
+                "appended; work off or step over the queued one, and give the query a new checkpoint"
+            )
 
 
 def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -121,7 +131,10 @@ class BlockAppender:
         self._config = config
         self._clock = clock
         self._uptime = uptime
-        self._queue = OpenDataQueue(store, config.manifest_path, label_of(store, config.manifest_path), "producer")
+        self._names = Names(clock)
+        self._queue = BufferQueue(
+            store, config.manifest_path, "producer", config.manifest_format, names=self._names, clock=clock
+        )
         self._owns_prefix = False
 
     def write(self, batch: pa.RecordBatch) -> WrittenObject:
@@ -135,19 +148,20 @@ class BlockAppender:
         if size > config.max_batch_bytes:
             raise InvalidInput(f"a batch of {size} bytes passes max_batch_bytes = {config.max_batch_bytes}")
         if not self._owns_prefix:
+            self._queue.look()  # for its floor: what is named below it can be collected before it is appended
             self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
         encoded = encode(batch, Compression(config.compression), BatchFormat(config.format), config.max_batch_bytes)
         began = self._clock()  # before it is written: the collector counts on what is told about this time
-        location = new_location(config.data_path_prefix, began)
+        location = self._names.location(config.data_path_prefix, self._queue.floor)
         self._store.put(location, encoded.data)
         return WrittenObject(location, batch.num_rows, len(encoded.data), began)
 
     def append(self, objects: Sequence[WrittenObject], name: BlockName | None = None) -> bool:
         """Enqueue all objects in one write, in their order. False: the block is in the queue already, or has none.
 
-        With a name, any entry still queued that carries it shows that the block is there: one write is all or nothing.
-        The objects given now stay orphans then. A block that has been dequeued, or has no name and new objects, is
-        appended again: at least once.
+        With a name, a block that comes again is not appended: a manifest of version 2 remembers the writer and its last
+        transaction. On version 1 any entry still queued that carries the name shows that the block is there; one that
+        has been dequeued is appended again, at least once. The objects given now stay orphans.
 
         Objects that are too old to be named safely are written again, under another location. Raises `NotFound` naming
         an object that is gone; nothing is enqueued then. Raises `OutcomeUnknown` where it is not known to be enqueued.
@@ -157,18 +171,26 @@ class BlockAppender:
         payload = b"" if name is None else name.payload
         entries = [self._entry(written, payload) for written in objects]
         evidence = _Evidence(name)
+        by = None if name is None else Transaction(name.writer, name.transaction)
+        self._queue.look()
         for _ in range(_ROUNDS):
             evidence.expect(entries[-1].location)
+            if self._queue.native is not None:
+                entries = [replace(entry, deadline=math.inf) for entry in entries]  # the collector's floor is enough
             is_old = [self._is_old(entry) for entry in entries]
             if any(is_old):
                 # Looked at first: of a block that is there, the objects may have been read and collected by now.
-                if evidence.is_in(self._queue.look()):
+                view = self._queue.look()
+                if isinstance(view, OpenDataView) and evidence.is_in(view):
                     break
                 entries = self._write_again(entries, is_old)
                 evidence.expect(entries[-1].location)
-            if self._queue.enqueue(entries, self._all_in_time, evidence.is_in):
+            enqueued = self._queue.enqueue(entries, self._all_in_time, self._copy, by, evidence.is_in)
+            if enqueued.appended:
                 return True
-            if evidence.is_found:
+            if enqueued.was_there:
+                self._check_same_block(name, enqueued.first_sequence)
+            if enqueued.was_there or evidence.is_found:
                 break
         else:
             raise OutcomeUnknown(
@@ -187,7 +209,8 @@ class BlockAppender:
         if age < -self._config.enqueue_deadline / 3:
             age = math.inf  # another host's clock, and far ahead: it says nothing about the age
         deadline = self._uptime() + self._config.enqueue_deadline - max(age, 0)
-        return NewEntry(written.location, (Metadata(0, int(written.began * 1000), payload),), deadline)
+        metadata = (Metadata(0, int(written.began * 1000), payload),)
+        return NewEntry(written.location, metadata, deadline, written.size, written.records)
 
     def _is_old(self, entry: NewEntry) -> bool:
         """Whether two thirds of its time are over; the rest is for the manifest write, and for hosts' clocks."""
@@ -204,7 +227,7 @@ class BlockAppender:
             copies = pool.map(self._copy, [entry for entry, old in zip(entries, is_old, strict=True) if old])
             return [next(copies) if old else entry for entry, old in zip(entries, is_old, strict=True)]
 
-    def _copy(self, entry: NewEntry) -> NewEntry:
+    def _copy(self, entry: NewEntry, floor: int = 0) -> NewEntry:
         try:
             data = self._store.get(entry.location).data
         except NotFound as error:
@@ -213,9 +236,21 @@ class BlockAppender:
                 "the block is, and it has to be written again"
             ) from error
         deadline = self._uptime() + self._config.enqueue_deadline
-        location = new_location(self._config.data_path_prefix, self._clock())
+        location = self._names.location(self._config.data_path_prefix, floor)
         self._store.put(location, data)
-        return NewEntry(location, entry.metadata, deadline)
+        return replace(entry, location=location, deadline=deadline)
+
+    def _check_same_block(self, name: BlockName | None, first: int | None) -> None:
+        """Raises `CorruptData` if what is queued under a block's name is another block, as far as that can be seen."""
+        if name is None or first is None:
+            return
+        try:
+            queued = self._queue.look().entries(first, first + 1)
+        except NotFound:
+            return  # dequeued since, and its segment collected
+        for entry in queued:
+            for item in entry.metadata:
+                name.check_same(item.payload)
 
 
 class _Evidence:
@@ -249,10 +284,5 @@ class _Evidence:
     def _is_named(self, payload: bytes) -> bool:
         if self._name is None or not payload.startswith((self._beginning + b",", self._beginning + b"}")):
             return False
-        if self._name.end is not None and payload != self._name.payload:
-            raise CorruptData(
-                f"a block is queued as {payload.decode(errors='replace')}, and the one to be appended is "
-                f"{self._name.payload.decode()}: the checkpoint has lost what it had planned, and this one is not "
-                "appended; work off or step over the queued one, and give the query a new checkpoint"
-            )
+        self._name.check_same(payload)
         return True

@@ -15,11 +15,12 @@ from penstock.storage.paths import check_path, check_prefix
 
 DATA_PATH_PREFIX = "ingest"
 _LONGEST = 1e9  # thirty years: more than that no thread can wait for, and no date go back by
+_LONGEST_NAME = 128
 _LARGEST_BATCH = (1 << 31) - 1  # what one Arrow column of payloads can hold
 
 
 class ManifestFormat(StrEnum):
-    """Which manifest a buffer gets that has none yet. Until the native one is there, both are version 1."""
+    """Which manifest a buffer gets that has none yet: version 2, or version 1, which is OpenData's."""
 
     NATIVE = "native"
     OPENDATA = "opendata"
@@ -66,6 +67,9 @@ class ProducerConfig:
 class ConsumerConfig:
     """What a consumer and its collector read and clear away. Times are seconds, sizes bytes.
 
+    `group` has its own place in the queue; `start` is where it begins if it is new: `earliest`, `latest`, or a sequence
+    that is there. A manifest of version 1 has no groups but `default`.
+
     `enqueue_deadline` is the longest that any of the buffer's producers uses; a `gc_grace_period` below twice that is
     refused, for it would delete what can still be enqueued. Raises `InvalidInput` naming the field.
     """
@@ -95,11 +99,24 @@ class ConsumerConfig:
                 f"gc_grace_period must be at least twice enqueue_deadline ({self.enqueue_deadline} s), for a producer "
                 f"may still enqueue what it wrote, not {self.gc_grace_period}"
             )
-        # Groups come with the native manifest; version 1 knows one reader, and it starts at the oldest entry.
-        if self.group != "default":
-            raise InvalidInput(f"group must be 'default' on a manifest of version 1, not {self.group!r}")
-        if self.start != "earliest":
-            raise InvalidInput(f"start must be 'earliest' on a manifest of version 1, not {self.start!r}")
+        check_group(self.group)
+        check_start(self.start)
+
+
+def check_group(name: object) -> str:
+    """Raises `InvalidInput` for what cannot be a group's name."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise InvalidInput(f"group must be a name of 1 to {_LONGEST_NAME} printable characters, not {name!r}")
+    return name
+
+
+def check_start(start: object) -> str | int:
+    """Raises `InvalidInput` for what does not say where a group begins."""
+    if start in ("earliest", "latest"):
+        return str(start)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise InvalidInput(f"start must be 'earliest', 'latest' or a sequence, not {start!r}")
+    return start
 
 
 def _check_places(prefix: object, manifest: object) -> str:

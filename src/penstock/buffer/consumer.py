@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.collector import CollectorThread, GarbageCollector
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.measures import Measures, label_of
-from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.queue_manifest import QueueManifest, QueueView
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Consumer:
-    """Reads a buffer in order. Making one fences the one before it.
+    """Reads a buffer in order, for a group of readers. Making one fences the one before it, in that group.
 
     With `last_acked_sequence=n` everything through n is dequeued, and reading starts at n+1. An n that was never
     enqueued, or a first kept entry beyond n+1, raises `InvalidInput`, and fences nobody; `allow_gap=True` goes on.
@@ -64,7 +64,9 @@ class Consumer:
         label = label_of(self._store, config.manifest_path)
         self._measures = Measures(label)
         self._handle = FetchHandle(self._store, max_batch_bytes=config.max_batch_bytes, label=label)
-        self._queue: QueueManifest = OpenDataQueue(self._store, config.manifest_path, label, "consumer")
+        self._queue: QueueManifest = BufferQueue(
+            self._store, config.manifest_path, "consumer", config.manifest_format, group=config.group, clock=clock
+        )
         self._reading = threading.RLock()  # held while an entry is on its way to whoever reads
         self._lock = threading.RLock()  # held for the cursors and for writes; taken inside the one above
         self._closed = threading.Event()
@@ -73,11 +75,11 @@ class Consumer:
         self._cursor = last_acked_sequence  # reading goes on after it; that is what was handed out, until a rewind
         self._first_handed_out: int | None = None
         self._acks_since_write = 0
-        self._view: QueueView = self._queue.claim(last_acked_sequence, allow_gap=allow_gap)
+        self._view: QueueView = self._queue.claim(config.start, last_acked_sequence, allow_gap=allow_gap)
         self._epoch = self._view.epoch
         self._collector: CollectorThread | None = None
         if config.gc:
-            self._collector = CollectorThread(GarbageCollector(self._store, config), config.gc_interval)
+            self._collector = CollectorThread(GarbageCollector(self._store, config, clock=clock), config.gc_interval)
 
     @property
     def last_acked_sequence(self) -> int | None:
@@ -293,8 +295,15 @@ class Consumer:
     def _after_cursor(self, most: int) -> list[BatchDescriptor]:
         self._check_open()
         view = self._read()
-        start = view.first_sequence if self._cursor is None else max(self._cursor + 1, view.first_sequence)
-        return view.entries(start, start + most)
+        while True:
+            start = view.first_sequence if self._cursor is None else max(self._cursor + 1, view.first_sequence)
+            try:
+                return view.entries(start, start + most)
+            except NotFound:
+                # A segment: acked and collected since the head was read, unless it is the head that is there now.
+                before, view = view, self._read(fresh=True)
+                if view.version == before.version:
+                    raise
 
     def _hand_out(self, entries: list[BatchDescriptor]) -> None:
         if entries:

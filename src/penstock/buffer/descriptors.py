@@ -35,3 +35,5 @@ class NewEntry:
     location: str
     metadata: tuple[Metadata, ...] = field(repr=False)
     deadline: float
+    size: int | None = None
+    records: int | None = None

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
+import time
+from collections.abc import Callable
 
 from penstock.errors import AlreadyExists, InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import ObjectStore, url_of
 
 OWNER = ".owner"
 
+_SUFFIX = ".batch"
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's
+_ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _DATA_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\.batch")
 _LAST_MS = (1 << 48) - 1
 _TRIES = 10
@@ -32,12 +38,54 @@ def is_data_path(path: str, prefix: str) -> bool:
     return folder == prefix and is_data_name(name)
 
 
-def new_location(prefix: str, now: float) -> str:
-    """A name that nobody else has. Its time is for people to read: nothing relies on it."""
-    from ulid import ULID  # here, for it takes longer to load than all the rest of the buffer
+def ulid_time(text: str) -> int | None:
+    """The time in a ULID, in milliseconds since 1970; None where it is none.
 
-    milliseconds = min(max(int(now * 1000), 0), _LAST_MS)
-    return f"{prefix}/{ULID.from_timestamp(milliseconds)}.batch"
+    >>> ulid_time("01ARZ3NDEKTSV4RRFFQ69G5FAV"), ulid_time("manifest")
+    (1469922850259, None)
+    """
+    if _ULID.fullmatch(text) is None:
+        return None
+    number = 0
+    for letter in text[:10]:
+        number = number << 5 | _ALPHABET.index(letter)
+    return number
+
+
+def location_time(location: str) -> int | None:
+    """The ULID time of a data object's location, in milliseconds; None where its name is no ULID's.
+
+    >>> location_time("ingest/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch"), location_time("elsewhere/data.bin")
+    (1469922850259, None)
+    """
+    name = location.rpartition("/")[2]
+    return ulid_time(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+
+
+class Names:
+    """Makes names that nobody else has: ULIDs whose time is never below the last, nor below a collector's floor.
+
+    Of version 1's collector nothing relies on that time; version 2's goes by it, and by no clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def ulid(self, floor: int = 0) -> str:
+        """A new ULID, above the floor. Raises `InvalidInput` where no time is left above it."""
+        from ulid import ULID  # here, for it takes longer to load than all the rest of the buffer
+
+        with self._lock:
+            self._last = milliseconds = max(min(max(int(self._clock() * 1000), 0), _LAST_MS), self._last, floor + 1)
+        if milliseconds > _LAST_MS:
+            raise InvalidInput(f"no ULID has a time beyond the floor of this buffer, {floor} ms since 1970")
+        return str(ULID.from_timestamp(milliseconds))
+
+    def location(self, prefix: str, floor: int = 0) -> str:
+        """Where a new data object goes."""
+        return f"{prefix}/{self.ulid(floor)}{_SUFFIX}"
 
 
 def check_owner(store: ObjectStore, prefix: str, manifest: str, *, claim: bool) -> bool:

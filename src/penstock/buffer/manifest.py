@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from penstock.buffer.descriptors import BatchDescriptor
-from penstock.buffer.opendata_manifest import VERSION, OpenDataManifest
+from penstock.buffer.locations import Names
+from penstock.buffer.native_head import DEFAULT_GROUP, NEW, VERSION, Group, Head, decode_head, version_of
+from penstock.buffer.opendata_manifest import VERSION as OPENDATA
+from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.segments import Segments
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, open_store
 
 MANIFEST_PATH = "ingest/manifest"
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,29 +24,55 @@ class Manifest:
     """A queue as it was when it was read. Looking takes no epoch, and so fences nobody.
 
     >>> Manifest.read("memory://doctest-manifest")
-    Manifest(version=1, epoch=0, next_sequence=0, entries=())
+    Manifest(version=2, epoch=0, next_sequence=0, entries=())
     """
 
     version: int
     epoch: int
     next_sequence: int
     entries: tuple[BatchDescriptor, ...]
+    groups: Mapping[str, Group] = field(default_factory=dict, repr=False, compare=False)
+    """Each reader's epoch, and how far it has acked. Version 1 has one, and calls it nothing; here it is `default`."""
+    head: Head | None = field(default=None, repr=False, compare=False)
+    """Everything that a manifest of version 2 says: its segments, writers and floor."""
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Read the bytes of a manifest, all of them. Raises `CorruptData` naming the field that is wrong."""
-        found = OpenDataManifest(bytes(data))
+        """Read the bytes of a manifest, all of them. Raises `CorruptData` naming the field that is wrong.
+
+        Of version 2 these are the bytes of its head: the entries in its segments are not among them. `read` has those.
+        """
+        data = bytes(data)
+        if version_of(data) == VERSION:
+            return cls._of_head(decode_head(data))
+        found = OpenDataManifest(data)
         entries = found.entries(found.first_sequence, found.next_sequence)
-        return cls(VERSION, found.epoch, found.next_sequence, tuple(entries))
+        groups = {DEFAULT_GROUP: Group(found.epoch, found.first_sequence - 1)}
+        return cls(OPENDATA, found.epoch, found.next_sequence, tuple(entries), groups)
 
     @classmethod
     def read(cls, where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PATH) -> Manifest:
-        """Read the manifest of a buffer. No manifest is an empty queue at epoch 0.
+        """Read the manifest of a buffer, with all its entries. No manifest is an empty queue at epoch 0.
 
-        Raises `StorageError` where the store fails, and `CorruptData` where the object is no manifest.
+        Raises `StorageError` where the store fails, and `CorruptData` where an object is no manifest, or no segment.
         """
-        try:
-            data = open_store(where).get(path).data
-        except NotFound:
-            data = OpenDataManifest.empty().data
-        return cls.decode(data)
+        store = open_store(where)
+        for left in reversed(range(_TRIES)):
+            try:
+                found = cls.decode(store.get(path).data)
+            except NotFound:
+                return cls._of_head(NEW)
+            if found.head is None or not found.head.segments:
+                return found
+            try:
+                sealed = Segments(store, path, Names()).entries(found.head.segments, 0, found.next_sequence)
+                return replace(found, entries=(*(entry.descriptor() for entry in sealed), *found.entries))
+            except NotFound:  # acked since the head was read, and collected
+                if not left:
+                    raise
+        raise AssertionError
+
+    @classmethod
+    def _of_head(cls, head: Head) -> Manifest:
+        entries = tuple(entry.descriptor() for entry in head.tail)
+        return cls(VERSION, head.epoch, head.next_sequence, entries, head.groups, head)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from prometheus_client import Gauge
+
 from penstock import metrics
 from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.storage import ObjectStore, url_of
@@ -16,6 +20,7 @@ class Measures:
     """Every metric of a buffer, ready to be counted."""
 
     def __init__(self, label: str) -> None:
+        self._label = label
         self.batches_flushed = metrics.buffer_batches_flushed.labels(label)
         self.entries_flushed = metrics.buffer_entries_flushed.labels(label)
         self.bytes_flushed = metrics.buffer_bytes_flushed.labels(label)
@@ -33,6 +38,15 @@ class Measures:
         self.gc_files_failed = metrics.buffer_gc_files_failed.labels(label)
         self.gc_duration = metrics.buffer_gc_duration.labels(label)
         self.enqueue_in_doubt = metrics.buffer_enqueue_in_doubt.labels(label)
+
+    def group_lag(self, group: str) -> Gauge:
+        """How many batches a group has not acked."""
+        return metrics.buffer_group_lag.labels(self._label, group)
+
+    def forget_group(self, group: str) -> None:
+        """A group that is gone has no lag."""
+        with contextlib.suppress(KeyError):
+            metrics.buffer_group_lag.remove(self._label, group)
 
 
 class WriteCounts:

@@ -15,16 +15,15 @@ from datetime import datetime
 from enum import Enum, auto
 
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
-from penstock.buffer.measures import Measures, WriteCounts
+from penstock.buffer.manifest_object import LOST, ManifestObject, Patience, VersionChanged
+from penstock.buffer.measures import Measures
+from penstock.buffer.native_head import DEFAULT_GROUP, version_of
+from penstock.buffer.native_head import VERSION as NATIVE
 from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
-from penstock.buffer.queue_manifest import InTime
-from penstock.errors import AlreadyExists, Conflict, Fenced, InvalidInput, NotFound, OutcomeUnknown, StorageError
-from penstock.storage import ObjectStore, url_of
-
-_FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.5
-_READ_TRIES = 5
-_UNKNOWN_TRIES = 30
+from penstock.buffer.queue_manifest import InTime, QueueView, Start
+from penstock.buffer.resuming import beginning, check_resumable
+from penstock.errors import Fenced, InvalidInput
+from penstock.storage import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class _Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
+class Try:
     """A write that did not succeed: on what it was based, and what it would have put where."""
 
     base: str | None
@@ -73,9 +72,10 @@ class _Try:
     locations: tuple[str, ...]
 
     def sequences(self) -> dict[str, int]:
+        """Where each location would be."""
         return {location: self.first + place for place, location in enumerate(self.locations)}
 
-    def judge(self, found: OpenDataView) -> _Verdict:
+    def judge(self, found: QueueView) -> _Verdict:
         """Say what became of it. It put all of its entries into their places, or none.
 
         So it did not happen where one of its places is another's, or was never given. (All of them, and not any: a
@@ -92,7 +92,10 @@ class _Try:
 
 
 class OpenDataQueue:
-    """The queue of one buffer. Safe to share between threads; `role` is `producer` or `consumer`, for the metrics."""
+    """The queue of one buffer. Safe to share between threads; `role` is `producer` or `consumer`, for the metrics.
+
+    Every method raises `VersionChanged` when it finds a manifest of version 2.
+    """
 
     def __init__(
         self,
@@ -101,21 +104,19 @@ class OpenDataQueue:
         label: str,
         role: str,
         *,
+        group: str = DEFAULT_GROUP,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._store = store
-        self._path = path
+        self.manifest_object = self._object = ManifestObject(store, path, label, role, sleep=sleep, jitter=jitter)
         self._measures = Measures(label)
-        self._counts = WriteCounts(label, role)
-        self._sleep = sleep
-        self._jitter = jitter
+        self._group = group
         self._latest: OpenDataView | None = None
 
     @property
     def conflict_rate(self) -> float:
         """Percent of the writes that lost a compare-and-set."""
-        return self._counts.conflict_rate
+        return self._object.conflict_rate
 
     def enqueue(
         self, entries: Sequence[NewEntry], in_time: InTime, unless: Callable[[OpenDataView], bool] | None = None
@@ -124,51 +125,71 @@ class OpenDataQueue:
 
         `unless` is asked about each view that a write would be based on; where it says yes, nothing is written.
         """
-        doubts: list[_Try] = []
+        doubts: list[Try] = []
         pauses = self._pauses()
-        while True:
-            found = self._read_patiently()
-            done, doubts = self._settle(doubts, found)
-            if done is not None:
-                return done
-            if unless is not None and unless(found):
-                return {}
-            entries = in_time(entries)
-            changed = found.manifest.append([(entry.location, entry.metadata) for entry in entries])
-            attempt = _Try(found.version, found.next_sequence, tuple(entry.location for entry in entries))
-            tried, entries = entries, in_time(entries)
-            if not entries:
-                return {}
-            if len(entries) < len(tried):
-                continue
-            try:
-                self._write(found, changed)
-            except (Conflict, AlreadyExists, OutcomeUnknown) as error:
-                _log.info("enqueuing %d in %s: %s; reading again", len(entries), self._where, error)
-            else:
-                return attempt.sequences()
-            # At once, and only then the pause: the longer one waits, the more of the evidence has been dequeued.
-            done, doubts = self._settle([*doubts, attempt], self._read_patiently())
-            if done is not None:
-                return done
-            next(pauses)
+        try:
+            while True:
+                found = self._read_patiently()
+                done, doubts = self.settle(doubts, found)
+                if done is not None:
+                    return done
+                if unless is not None and unless(found):
+                    return {}
+                entries = in_time(entries)
+                changed = found.manifest.append([(entry.location, entry.metadata) for entry in entries])
+                attempt = Try(found.version, found.next_sequence, tuple(entry.location for entry in entries))
+                tried, entries = entries, in_time(entries)
+                if not entries:
+                    return {}
+                if len(entries) < len(tried):
+                    continue
+                try:
+                    self._write(found, changed)
+                except LOST as error:
+                    _log.info("enqueuing %d in %s: %s; reading again", len(entries), self._where, error)
+                else:
+                    return attempt.sequences()
+                doubts = [*doubts, attempt]
+                # At once, and only then the pause: the longer one waits, the more of the evidence has been dequeued.
+                done, doubts = self.settle(doubts, self._read_patiently())
+                if done is not None:
+                    return done
+                next(pauses)
+        except VersionChanged as change:
+            raise VersionChanged(tuple(doubts)) from change
 
-    def claim(self, last_acked: int | None, *, allow_gap: bool) -> OpenDataView:
-        """Take a new epoch, and dequeue what is acked, in one write. Only a success reply grants an epoch."""
-        pauses = self._pauses()
-        unknown = 0
+    def claim(self, last_acked: int | None, *, allow_gap: bool, start: Start = "earliest") -> OpenDataView:
+        """Take a new epoch, and dequeue what is acked, in one write. Only a success reply grants an epoch.
+
+        Raises `InvalidInput` for a group: this version knows one reader, who is new until the first epoch is taken.
+        """
+        pauses, patience = self._pauses(), Patience()
         while True:
             found = self._read_patiently()
+            self.check_group()
             changed = found.manifest
+            if not found.epoch:
+                begin = beginning(start, found.first_sequence, found.next_sequence, self._where)
+                changed = changed.remove_through(begin - 1)
             if last_acked is not None:
-                self._check_resumable(found, last_acked, allow_gap=allow_gap)
+                check_resumable(
+                    changed.first_sequence, changed.next_sequence, last_acked, self._where, allow_gap=allow_gap
+                )
                 changed = changed.remove_through(last_acked)
             try:
                 return self._write(found, changed.with_epoch(next_epoch(found.epoch)))
-            except (Conflict, AlreadyExists, OutcomeUnknown) as error:
-                unknown = self._count_unknown(unknown, error)
+            except LOST as error:
+                patience.lost(error)
                 _log.info("taking an epoch in %s: %s; taking the next one", self._where, error)
                 next(pauses)
+
+    def check_group(self) -> None:
+        """Raises `InvalidInput` for a group but `default`."""
+        if self._group != DEFAULT_GROUP:
+            raise InvalidInput(
+                f"group must be {DEFAULT_GROUP!r} on {self._where}, which is a manifest of version 1, not "
+                f"{self._group!r}; `penstock manifest upgrade` makes it version 2"
+            )
 
     def read(self, epoch: int, *, fresh: bool = False) -> OpenDataView:
         """Read the queue under an epoch."""
@@ -180,40 +201,38 @@ class OpenDataQueue:
 
     def dequeue(self, epoch: int, through: int) -> OpenDataView:
         """Remove the entries up to a sequence in one write. Under one's own epoch nobody else removes any."""
-        pauses = self._pauses()
-        unknown = 0
+        pauses, patience = self._pauses(), Patience()
         while True:
             found = self.read(epoch)
             if through < found.first_sequence or found.first_sequence == found.next_sequence:
                 return found
             try:
                 return self._write(found, found.manifest.remove_through(through))
-            except (Conflict, AlreadyExists, OutcomeUnknown) as error:
-                unknown = self._count_unknown(unknown, error)
+            except LOST as error:
+                patience.lost(error)
                 _log.info("dequeuing through %d in %s: %s; reading again", through, self._where, error)
                 next(pauses)
 
     def look(self) -> OpenDataView:
         """Read the queue without an epoch. What has not changed since the last time is not parsed again."""
         latest = self._latest
-        try:
-            found = self._store.get(self._path)
-        except NotFound:
+        found = self._object.get()
+        if found is None:
             view = OpenDataView(OpenDataManifest.empty())
+        elif latest is not None and latest.version == found.version:
+            view = OpenDataView(latest.manifest, found.version, found.last_modified)
+        elif version_of(found.data) == NATIVE:
+            raise VersionChanged
         else:
-            if latest is not None and latest.version == found.version:
-                manifest = latest.manifest
-            else:
-                manifest = OpenDataManifest(found.data)
-            view = OpenDataView(manifest, found.version, found.last_modified)
+            view = OpenDataView(OpenDataManifest(found.data), found.version, found.last_modified)
         self._remember(view)
         return view
 
     @property
     def _where(self) -> str:
-        return f"{url_of(self._store)}/{self._path}"
+        return self._object.where
 
-    def _settle(self, doubts: list[_Try], found: OpenDataView) -> tuple[dict[str, int] | None, list[_Try]]:
+    def settle(self, doubts: Sequence[Try], found: QueueView) -> tuple[dict[str, int] | None, list[Try]]:
         """Judge the tries before by what is there now: what happened, if it did, and what is still open."""
         still, lost = [], dict[str | None, int]()
         for attempt in doubts:
@@ -235,20 +254,6 @@ class OpenDataQueue:
             self._measures.enqueue_in_doubt.inc(entries)
         return None, still
 
-    def _check_resumable(self, found: OpenDataView, last_acked: int, *, allow_gap: bool) -> None:
-        if last_acked >= found.next_sequence:
-            problem = f"it was never enqueued: the next sequence of {self._where} is {found.next_sequence}"
-        elif found.first_sequence > last_acked + 1:
-            problem = f"the first entry that {self._where} can still give is {found.first_sequence}"
-        else:
-            return
-        if not allow_gap:
-            raise InvalidInput(
-                f"last_acked_sequence {last_acked} would skip entries silently: {problem}; "
-                "give allow_gap=True to go on all the same"
-            )
-        _log.warning("going on from last_acked_sequence %d: %s", last_acked, problem)
-
     def _check_epoch(self, found: OpenDataView, epoch: int) -> None:
         if found.epoch != epoch:
             raise Fenced(
@@ -257,16 +262,7 @@ class OpenDataQueue:
             )
 
     def _write(self, found: OpenDataView, changed: OpenDataManifest) -> OpenDataView:
-        self._counts.tried()
-        try:
-            if found.version is None:
-                version = self._store.put_if_absent(self._path, changed.data)
-            else:
-                version = self._store.put_if_match(self._path, changed.data, found.version)
-        except (Conflict, AlreadyExists):
-            self._counts.lost()
-            raise
-        view = OpenDataView(changed, version)
+        view = OpenDataView(changed, self._object.replace(found.version, changed.data))
         self._remember(view)
         return view
 
@@ -275,30 +271,7 @@ class OpenDataQueue:
         self._measures.queue_length.set(view.manifest.count)
 
     def _read_patiently(self) -> OpenDataView:
-        """Read, and read again a few times if the store fails: whoever calls this has work behind it that would go."""
-        pauses = self._pauses()
-        for left in reversed(range(_READ_TRIES)):
-            try:
-                return self.look()
-            except StorageError as error:
-                if not left:
-                    raise
-                _log.warning("reading %s: %s; trying again", self._where, error)
-                next(pauses)
-        raise AssertionError
-
-    def _count_unknown(self, unknown: int, error: StorageError) -> int:
-        """Losing to others is the way of the house; hearing nothing again and again is for the caller to know."""
-        if not isinstance(error, OutcomeUnknown):
-            return 0
-        if unknown + 1 >= _UNKNOWN_TRIES:
-            raise error
-        return unknown + 1
+        return self._object.patiently(self.look)
 
     def _pauses(self) -> Iterator[None]:
-        """Wait a random while, up to twice as long each time: those who met once do not meet again."""
-        longest = _FIRST_PAUSE
-        while True:
-            self._sleep(longest * self._jitter())
-            longest = min(longest * 2, _LONGEST_PAUSE)
-            yield
+        return self._object.pauses()

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from penstock.buffer.batch import BatchFormat, Compression, EncodedBatch, check_values_only, encode
+from penstock.buffer.batch import BatchFormat, Compression, check_values_only, encode
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.write_handle import Outcome
 from penstock.errors import CorruptData, InvalidInput
@@ -102,6 +102,7 @@ class PendingBatch:
         "bytes",
         "calls",
         "count",
+        "data",
         "deadline",
         "due",
         "encoded_sizes",
@@ -124,6 +125,9 @@ class PendingBatch:
         self.outcome = Outcome()
         self.stage = Stage.TAKING
         self.location = ""
+        self.data: bytes | memoryview = (
+            b""  # as it was stored, until it is enqueued: it may have to be stored again under another name
+        )
         self.deadline = 0.0
         self.started = 0.0
         self.encoded_sizes = (0, 0)
@@ -149,18 +153,18 @@ class PendingBatch:
         if last is None or last.ingestion_time_ms != ingestion_time_ms or last.payload != payload:
             self.metadata.append(Metadata(self.count, ingestion_time_ms, payload))
 
-    def encode(self, compression: Compression, shape: BatchFormat, most: int) -> EncodedBatch:
-        """Write the batch as it will be stored, and let go of the entries."""
+    def encode(self, compression: Compression, shape: BatchFormat, most: int) -> None:
+        """Make `data` of the entries, and let go of them."""
         pieces, self._pieces, self.tail = self._pieces, [], []
         batches = [piece if isinstance(piece, pa.RecordBatch) else records_to_arrow(piece) for piece in pieces if piece]
         pieces.clear()
         encoded = encode(join_records(batches), compression, shape, most)
         self.encoded_sizes = (encoded.plain_size, len(encoded.data))
-        return encoded
+        self.data = encoded.data
 
     def entry(self) -> NewEntry:
         """What the manifest is told."""
-        return NewEntry(self.location, tuple(self.metadata), self.deadline)
+        return NewEntry(self.location, tuple(self.metadata), self.deadline, len(self.data), self.count)
 
 
 def _as_entry(entry: object) -> Entry:

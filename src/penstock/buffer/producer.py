@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from penstock.buffer.batch import BatchFormat, Compression
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.locations import check_owner, new_location
+from penstock.buffer.locations import Names, check_owner
 from penstock.buffer.measures import Measures, label_of
-from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, Taken, take
 from penstock.buffer.queue_manifest import QueueManifest
 from penstock.buffer.room import LONGEST_WAIT, Room
@@ -77,9 +77,11 @@ class Producer:
         self._clock = clock
         self._uptime = uptime
         self._shape = BatchFormat(config.format)
-        label = label_of(self._store, config.manifest_path)
-        self._measures = Measures(label)
-        self._queue: QueueManifest = OpenDataQueue(self._store, config.manifest_path, label, "producer")
+        self._measures = Measures(label_of(self._store, config.manifest_path))
+        self._names = Names(clock)
+        self._queue: QueueManifest = BufferQueue(
+            self._store, config.manifest_path, "producer", config.manifest_format, names=self._names, clock=clock
+        )
         self._home = current.number
 
         self._lock = threading.Lock()
@@ -314,9 +316,12 @@ class Producer:
         config = self._config
         if not self._owns_prefix:
             self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
-        encoded = batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
-        batch.location = new_location(config.data_path_prefix, self._clock())
-        self._store.put(batch.location, encoded.data)
+        batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
+        self._put(batch, self._queue.floor)
+
+    def _put(self, batch: PendingBatch, floor: int) -> None:
+        batch.location = self._names.location(self._config.data_path_prefix, floor)
+        self._store.put(batch.location, batch.data)
 
     # Enqueuing: in the enqueuer's thread.
 
@@ -349,8 +354,14 @@ class Producer:
                     self._fail(batches[entry.location], self._too_late(entry))
             return [entry for entry in entries if now < entry.deadline]
 
-        sequences = self._queue.enqueue([batch.entry() for batch in run], in_time)
-        for location, sequence in sequences.items():
+        def rewrite(entry: NewEntry, floor: int) -> NewEntry:
+            batch = batches[entry.location]
+            self._put(batch, floor)
+            batches[batch.location] = batch
+            return batch.entry()
+
+        enqueued = self._queue.enqueue([batch.entry() for batch in run], in_time, rewrite)
+        for location, sequence in enqueued.sequences.items():
             self._succeed(batches[location], Written(sequence, location))
 
     def _too_late(self, entry: NewEntry) -> StorageError:
@@ -392,6 +403,7 @@ class Producer:
             batch.stage = Stage.FINISHED
             if is_first:
                 self._room.give_back(batch)
+                batch.data = b""  # whoever still has the batch in hand does not hold its bytes
         try:
             yield is_first
         finally:

@@ -12,6 +12,7 @@ from rich.console import Console
 from penstock import __version__
 from penstock.cli.consume import consume_command
 from penstock.cli.demo import run_demo
+from penstock.cli.groups import groups_app, writers_app
 from penstock.cli.manifest import manifest_app
 from penstock.cli.produce import produce_command
 from penstock.cli.queue import queue_app
@@ -45,6 +46,8 @@ def options(
 
 
 app.add_typer(manifest_app, name="manifest")
+app.add_typer(groups_app, name="groups")
+app.add_typer(writers_app, name="writers")
 app.add_typer(queue_app, name="queue")
 app.command("ship")(ship_command)
 app.command("produce")(produce_command)

@@ -12,13 +12,17 @@ from typing import Annotated, BinaryIO, cast
 import msgspec
 import typer
 
-from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, FetchHandle, Manifest
+from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ConsumerConfig, FetchHandle
+from penstock.buffer.buffer_queue import BufferQueue
+from penstock.buffer.config import check_group
 from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.native_head import DEFAULT_GROUP
 from penstock.cli.produce import Stop, StorageOptions, not_logged, open_with
 from penstock.errors import NotFound, PenstockError, StorageError
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore
 
+_AT_ONCE = 256
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 
@@ -31,12 +35,16 @@ def consume_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each event, with its place, key and headers.")
     ] = False,
+    group: Annotated[str, typer.Option(help="The group of readers to read for.")] = DEFAULT_GROUP,
+    start: Annotated[
+        str, typer.Option(help="Where a new group begins: earliest, latest, or a sequence that is there.")
+    ] = "earliest",
     storage_options: StorageOptions = None,
 ) -> None:
     """Print the events of a buffer, one a line, and ack them.
 
-    This takes the buffer over: the consumer that is active, if there is one, is FENCED and stops. To look and disturb
-    nobody, use --no-ack.
+    This takes the group over: its consumer, if there is one, is FENCED and stops. To look and disturb nobody, use
+    --no-ack; to read beside others, a --group of its own, which is made, and holds back what it has not acked.
 
     A batch is acked when all of it is written to standard output and flushed; if this is killed before, the batch
     comes again. To print only some, use -n: what `| head` does not show may have been written to the pipe, and acked.
@@ -59,9 +67,10 @@ def consume_command(
     ):
         printer = _Printer(out, most, as_json=as_json)
         if no_ack:
-            printer.print_all(_batches(_Looking(store), stop, follow=follow), ack=False)
+            printer.print_all(_batches(_Looking(store, group), stop, follow=follow), ack=False)
             return
-        with Consumer(store) as consumer:
+        config = ConsumerConfig(group=group, start=int(start) if start.isdecimal() else start)
+        with Consumer(store, config) as consumer:
             printer.print_all(_batches(consumer, stop, follow=follow), ack=True)
 
 
@@ -124,8 +133,8 @@ def _ack(batch: ConsumedBatch) -> None:
 class _Looking:
     """Hands out the batches of a buffer as a consumer does, but takes no epoch: it fences nobody, and cannot ack."""
 
-    def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+    def __init__(self, store: ObjectStore, group: str) -> None:
+        self._queue = BufferQueue(store, MANIFEST_PATH, "consumer", group=check_group(group))
         self._handle = FetchHandle(store)
         self._waiting = deque[BatchDescriptor]()
         self._next = 0
@@ -141,14 +150,16 @@ class _Looking:
                 return self._handle.fetch(entry)
             except NotFound:
                 # A consumer may have acked it since the manifest was read, and a collector taken it.
-                if entry in self._read():
+                if self._read() <= entry.sequence:
                     raise
         return None
 
-    def _read(self) -> tuple[BatchDescriptor, ...]:
-        found = Manifest.read(self._store).entries
-        self._waiting = deque(entry for entry in found if entry.sequence >= self._next)
-        return found
+    def _read(self) -> int:
+        """Learn of the next entries; return the first sequence that is not acked."""
+        view = self._queue.peek()
+        start = max(self._next, view.first_sequence)
+        self._waiting = deque(view.entries(start, start + _AT_ONCE))
+        return view.first_sequence
 
 
 def _batches(source: Consumer | _Looking, stop: Stop, *, follow: bool) -> Iterator[ConsumedBatch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -12,20 +12,33 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import BatchDescriptor, Manifest
+from penstock.buffer import BatchDescriptor
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import DATA_PATH_PREFIX
+from penstock.buffer.groups import GroupStatus
 from penstock.buffer.locations import is_data_path
+from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.native_head import DEFAULT_GROUP, Entry, Group, Head, Reference
+from penstock.buffer.native_head import VERSION as NATIVE
+from penstock.buffer.native_queue import NativeView
+from penstock.buffer.opendata_manifest import VERSION as OPENDATA
+from penstock.buffer.queue_manifest import QueueView
 from penstock.cli.produce import StorageOptions, open_with
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, url_of
 
 MOST_MEASURED = 10_000
 _AT_ONCE = 16
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A buffer as it was when it was looked at. None is what is not known; sizes are bytes."""
+    """A buffer as it was when it was looked at. None is what is not known; sizes are bytes.
+
+    What waits is what some group has not acked. `bytes_waiting` is that of the `batches_measured`, and
+    `batches_missing` is counted among the first `MOST_MEASURED` batches.
+    """
 
     where: str
     version: int
@@ -36,10 +49,25 @@ class Status:
     batches_missing: int
     bytes_waiting: int
     records_waiting: int | None
+    records_at_least: int
     oldest_ingestion_time_ms: int | None
     oldest_age_seconds: float | None
     data_objects: int
     data_bytes: int
+    groups: list[GroupStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    """What a manifest says of what waits. `first` are the first of its batches."""
+
+    waiting: int
+    measured: int
+    size: int
+    records: int | None
+    records_at_least: int
+    times: list[int]
+    first: Sequence[BatchDescriptor]
 
 
 def status_command(
@@ -57,37 +85,85 @@ def status_command(
 
 
 def look(store: ObjectStore, *, now: float, most_measured: int = MOST_MEASURED) -> Status:
-    """Read a buffer's manifest, ask for the size of what it refers to, and count the data objects.
+    """Read a buffer's manifest, and count the data objects. Of version 1 the sizes are asked of the store.
 
     Raises `StorageError` where the store fails, and `CorruptData` where the object is no manifest.
     """
-    manifest = Manifest.read(store)
-    waiting = manifest.entries
-    sizes = _sizes(store, waiting[:most_measured])
-    records = [entry.records for entry in waiting if entry.records is not None]
-    times = [item.ingestion_time_ms for entry in waiting for item in entry.metadata]
-    data = [meta.size for meta in store.list_objects(DATA_PATH_PREFIX) if is_data_path(meta.path, DATA_PATH_PREFIX)]
+    view, backlog = _read(store, most_measured)
+    is_native = isinstance(view, NativeView)
+    # After the manifest: whatever it names was there before it.
+    listed = {meta.path: meta.size for meta in store.list_objects(DATA_PATH_PREFIX)}
+    data = [size for path, size in listed.items() if is_data_path(path, DATA_PATH_PREFIX)]
+    oldest = min(backlog.times, default=None)
     return Status(
         where=url_of(store),
-        version=manifest.version,
-        epoch=manifest.epoch,
-        next_sequence=manifest.next_sequence,
-        batches_waiting=len(waiting),
-        batches_measured=len(sizes),
-        batches_missing=_missing(store, waiting, sizes),
-        bytes_waiting=sum(size or 0 for size in sizes),
-        records_waiting=sum(records) if len(records) == len(waiting) else None,
-        oldest_ingestion_time_ms=min(times, default=None),
-        oldest_age_seconds=max(now - min(times) / 1000, 0.0) if times else None,
+        version=NATIVE if is_native else OPENDATA,
+        epoch=view.epoch,
+        next_sequence=view.next_sequence,
+        batches_waiting=backlog.waiting,
+        batches_measured=backlog.measured,
+        batches_missing=_missing(store, backlog.first[:most_measured], listed),
+        bytes_waiting=backlog.size,
+        records_waiting=backlog.records,
+        records_at_least=backlog.records_at_least,
+        oldest_ingestion_time_ms=oldest,
+        oldest_age_seconds=None if oldest is None else max(now - oldest / 1000, 0.0),
         data_objects=len(data),
         data_bytes=sum(data),
+        groups=_groups(view),
+    )
+
+
+def _read(store: ObjectStore, most_measured: int) -> tuple[QueueView, _Backlog]:
+    queue = BufferQueue(store, MANIFEST_PATH, "consumer")
+    for left in reversed(range(_TRIES)):
+        view = queue.look()
+        first = view.first_sequence
+        if not isinstance(view, NativeView):
+            return view, _opendata_backlog(store, view.entries(first, view.next_sequence), most_measured)
+        try:
+            return view, _native_backlog(view.head, view.entries(first, first + max(most_measured, 1)))
+        except NotFound:  # acked since the head was read, and collected
+            if not left:
+                raise
+    raise AssertionError
+
+
+def _native_backlog(head: Head, first: Sequence[BatchDescriptor]) -> _Backlog:
+    """All from the head and its references, but for the time of the oldest batch."""
+    held: list[Reference | Entry] = [*head.segments, *head.tail]
+    records = sum(one.records or 0 for one in held)
+    # What an upgrade took over is not counted, and comes before whatever was counted.
+    is_counted = all(entry.records is not None for entry in first[:1])
+    waiting = head.next_sequence - head.first_sequence
+    return _Backlog(
+        waiting=waiting,
+        measured=waiting,
+        size=sum(one.size or 0 for one in held),
+        records=records if is_counted else None,
+        records_at_least=records,
+        times=[item.ingestion_time_ms for entry in first[:1] for item in entry.metadata],
+        first=first,
+    )
+
+
+def _opendata_backlog(store: ObjectStore, waiting: Sequence[BatchDescriptor], most_measured: int) -> _Backlog:
+    first = waiting[:most_measured]
+    return _Backlog(
+        waiting=len(waiting),
+        measured=len(first),
+        size=sum(size or 0 for size in _sizes(store, first)),
+        records=None if waiting else 0,
+        records_at_least=0,
+        times=[item.ingestion_time_ms for entry in waiting for item in entry.metadata],
+        first=first,
     )
 
 
 def _sizes(store: ObjectStore, entries: Sequence[BatchDescriptor]) -> list[int | None]:
+    """The size of each data object, asked of the store; None where there is none."""
+
     def size(entry: BatchDescriptor) -> int | None:
-        if entry.size is not None:
-            return entry.size
         try:
             return store.head(entry.location).size
         except (NotFound, InvalidInput):  # or its location is no path: no object either
@@ -97,13 +173,24 @@ def _sizes(store: ObjectStore, entries: Sequence[BatchDescriptor]) -> list[int |
         return list(threads.map(size, entries))
 
 
-def _missing(store: ObjectStore, entries: Sequence[BatchDescriptor], sizes: Sequence[int | None]) -> int:
+def _missing(store: ObjectStore, entries: Sequence[BatchDescriptor], listed: Collection[str]) -> int:
     """How many entries have no data. What was acked since the manifest was read may be gone by right."""
-    gone = [entry for entry, size in zip(entries, sizes, strict=False) if size is None]
+    unseen = [entry for entry in entries if entry.location not in listed]  # gone, or elsewhere
+    gone = [entry for entry, size in zip(unseen, _sizes(store, unseen), strict=True) if size is None]
     if not gone:
         return 0
-    still_waiting = set(Manifest.read(store).entries)
-    return sum(entry in still_waiting for entry in gone)
+    first = BufferQueue(store, MANIFEST_PATH, "consumer").look().first_sequence
+    return sum(entry.sequence >= first for entry in gone)
+
+
+def _groups(view: QueueView) -> list[GroupStatus]:
+    def seen(name: str, group: Group) -> GroupStatus:
+        lag = view.next_sequence - 1 - group.acked_through
+        return GroupStatus(name, group.epoch, group.acked_through, lag, group.owner, group.taken_at)
+
+    if isinstance(view, NativeView):
+        return [seen(name, group) for name, group in view.head.groups.items()]
+    return [seen(DEFAULT_GROUP, Group(view.epoch, view.first_sequence - 1))]
 
 
 def _rows(found: Status) -> list[tuple[str, object]]:
@@ -121,6 +208,9 @@ def _rows(found: Status) -> list[tuple[str, object]]:
     ]
     if found.batches_missing:
         rows.append(("MISSING", f"{found.batches_missing} batches that wait have no data object"))
+    for group in found.groups if found.version != OPENDATA else ():
+        owner = f", last taken over by {group.owner}" if group.owner else ""
+        rows.append((f"group {group.name}", f"{group.lag} batches behind, epoch {group.epoch}{owner}"))
     return rows
 
 
@@ -131,9 +221,11 @@ def _bytes_row(found: Status) -> str:
 
 
 def _records_row(found: Status) -> str:
-    if found.records_waiting is None:
-        return f"not known: a manifest of version {found.version} does not count them"
-    return str(found.records_waiting)
+    if found.records_waiting is not None:
+        return str(found.records_waiting)
+    if found.version == OPENDATA:
+        return "not known: a manifest of version 1 does not count them"
+    return f"at least {found.records_at_least}: those from before the upgrade to version 2 were not counted"
 
 
 def _oldest_row(found: Status) -> str:

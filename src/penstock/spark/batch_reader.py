@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.buffer import Manifest
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.spark.options import ReadOptions
 from penstock.spark.partitions import BatchRun, plan_partitions
 from penstock.spark.planner import measured
@@ -25,12 +25,13 @@ class BufferReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """What is queued now, cut into partitions."""
         options = self._options
-        options.consumer_config(gc=False)  # refuses a group that is not there, and places that are none
+        config = options.consumer_config(gc=False)  # refuses what is no group's name, and places that are none
         store = options.open()
-        start = options.starting_sequence
-        entries = Manifest.read(store, options.manifest_path).entries
-        wanted = [entry for entry in entries if start is None or (start != "latest" and entry.sequence >= int(start))]
-        batches = measured(store, wanted, count_records=False)
+        view = BufferQueue(store, options.manifest_path, "consumer", group=config.group).peek()
+        start = view.first_sequence
+        if options.starting_sequence is not None:
+            start = view.next_sequence if config.start == "latest" else max(start, int(config.start))
+        batches = measured(store, view.entries(start, view.next_sequence), count_records=False)
         return plan_partitions(batches, options.target_partition_bytes, self._cores, may_cut=options.may_cut_batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

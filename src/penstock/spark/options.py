@@ -124,7 +124,11 @@ class ReadOptions:
     def consumer_config(self, *, gc: bool) -> ConsumerConfig:
         """How a consumer of this buffer and group is set up."""
         return ConsumerConfig(
-            manifest_path=self.manifest_path, data_path_prefix=self.data_path_prefix, group=self.group, gc=gc
+            manifest_path=self.manifest_path,
+            data_path_prefix=self.data_path_prefix,
+            group=self.group,
+            start="earliest" if self.starting_sequence is None else self.starting_sequence,
+            gc=gc,
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from penstock.buffer import BatchDescriptor, Consumer, Manifest
+from penstock.buffer import BatchDescriptor, Consumer
 from penstock.buffer.batch import record_count
 from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.spark.options import ReadOptions
@@ -27,9 +27,7 @@ class Planner:
         self._options = options
         self._clock = clock
         self._store = options.open()
-        self._consumer = Consumer(
-            self._store, options.consumer_config(gc=True), last_acked_sequence=_begin_behind(options, self._store)
-        )
+        self._consumer = Consumer(self._store, options.consumer_config(gc=True))
         self._known: dict[int, BatchDescriptor] = {}
         self._frontier = self._consumer.first_sequence
         self._looked = clock()
@@ -152,24 +150,3 @@ def measured(store: ObjectStore, batches: Sequence[BatchDescriptor], *, count_re
 
     with ThreadPoolExecutor(_LOOKING, "penstock-sizes") as pool:
         return list(pool.map(measure, batches))
-
-
-def _begin_behind(options: ReadOptions, store: ObjectStore) -> int | None:
-    """What a group that is new begins behind; None for one that is not, and where it begins at the first entry.
-
-    A manifest of version 1 has one group, which is new until its first consumer has taken an epoch.
-    """
-    wanted = options.starting_sequence
-    if wanted is None:
-        return None
-    manifest = Manifest.read(store, options.manifest_path)
-    if manifest.epoch:
-        return None
-    first = manifest.entries[0].sequence if manifest.entries else manifest.next_sequence
-    sequence = manifest.next_sequence if wanted == "latest" else int(wanted)
-    if not first <= sequence <= manifest.next_sequence:
-        raise InvalidInput(
-            f"startingSequence must be a sequence that is there, from {first} to {manifest.next_sequence} in "
-            f"{url_of(store)}/{options.manifest_path}, not {sequence}"
-        )
-    return sequence - 1 if sequence > first else None

@@ -1,16 +1,19 @@
-"""Stores whose objects a test can date: each kind in its own way."""
+"""Stores whose objects a test can date, each kind in its own way; and buffers that grow old."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
+from tests.buffer.collector.aging import Buffer
 from tests.buffer.collector.place import NOW, Place
 from tests.buffer.collector.thin_stores import RedatedStore
+from tests.buffer.native.world import small_bounds
 
 
 @pytest.fixture
@@ -53,3 +56,16 @@ def on_disk(root: Path) -> Place:
         os.utime(root / path, ns=(stamp, stamp))
 
     return Place(LocalStore(root, sync=False), date)
+
+
+@pytest.fixture
+def buffer(memory: ObjectStore) -> Buffer:
+    """A buffer of version 2 whose clock a test moves on."""
+    return Buffer(memory)
+
+
+@pytest.fixture
+def few_in_a_head() -> Iterator[None]:
+    """Heads that are full with a few entries, so that there are segments, and index segments."""
+    with small_bounds():
+        yield

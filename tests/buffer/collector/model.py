@@ -1,7 +1,8 @@
 """Producers, consumers and collectors of one buffer, in any order, with pauses and crooked clocks: what must hold.
 
-The code is the real one: `Producer`'s own writing and enqueuing, `Consumer`, `GarbageCollector`, `OpenDataQueue`,
-`MemoryStore`. Only threads and clocks are the model's.
+The code is the real one: `Producer`'s own writing and enqueuing, `Consumer`, `GarbageCollector`, the queue of
+either version, `MemoryStore`. Only threads and clocks are the model's; and the head of version 2 is full with a few
+entries, so that there are segments.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from typing import TypeAlias
 from unittest.mock import patch
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
-from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.locations import Names, location_time
+from penstock.buffer.manifest_object import ManifestObject
+from penstock.buffer.native_head import Head
+from penstock.buffer.pending_batch import PendingBatch
+from penstock.buffer.segments import Segments, segment_time
 from penstock.errors import NotFound, PenstockError
 from penstock.storage import ObjectStore
 from penstock.testing import FaultyStore
+from tests import manifests
 from tests.buffer.collector.baton import HOUR, Actor, Happened, Over, Schedule
 from tests.buffer.collector.stepped_store import SteppedStore, WatchedMemory
-from tests.buffer.collector.weather import DEADLINE, FAULTS, GRACE, STEPS, Weather
+from tests.buffer.collector.weather import DEADLINE, FAULTS, GRACE, NATIVE_STEPS, STEPS, Weather
+from tests.buffer.native.world import small_bounds
 
 MANIFEST = "ingest/manifest"
 
@@ -35,8 +42,14 @@ _EPOCH = 1_700_000_000.0
 class SteppedProducer(Producer):
     """A producer without threads: whoever has it does the work of all of them, in order."""
 
+    written_again = 0
+
     def _start(self) -> None:
         self._is_stopped = True  # so that its loops end when there is nothing left to do
+
+    def _put(self, batch: PendingBatch, floor: int) -> None:
+        self.written_again += bool(batch.location)
+        super()._put(batch, floor)
 
     def work_off(self) -> None:
         """Write and enqueue everything that was sealed, as its threads would."""
@@ -53,7 +66,7 @@ class SteppedProducer(Producer):
 class Rules:
     """Which code is on trial: by default the real one."""
 
-    collector: MakeCollector = lambda store, config, _: GarbageCollector(store, config)
+    collector: MakeCollector = lambda store, config, clock: GarbageCollector(store, config, clock=clock)
     producer: type[SteppedProducer] = SteppedProducer
     config: ConsumerConfig = field(
         default_factory=lambda: ConsumerConfig(gc=False, gc_grace_period=GRACE, enqueue_deadline=DEADLINE)
@@ -95,6 +108,8 @@ class World:
         self._enqueued: dict[bytes, tuple[int, str]] = {}
         self._delivered: set[bytes] = set()
         self._lost: str | None = None
+        self._is_native = manifests.current() == "native"
+        self._floor = 0
         self.counts: Counter[str] = Counter()
 
     def run(self) -> Run:
@@ -112,7 +127,8 @@ class World:
         )
         for role, work, least, most in roles:
             for number in range(self._random.randint(least, most)):
-                often_before = tuple(self._random.sample(STEPS[role], self._random.randint(1, 4)))
+                steps = NATIVE_STEPS[role] if self._is_native else STEPS[role]
+                often_before = tuple(self._random.sample(steps, self._random.randint(1, 4)))
                 self._schedule.add(f"{role}-{number}", work, often_before)
         self._schedule.run()
         litter = [] if self._lost else self._clear_up()
@@ -123,7 +139,9 @@ class World:
     def _produce(self, actor: Actor) -> None:
         wall, up = self._clocks(actor)
         store = self._store_for(actor)
-        producer = self._rules.producer(store, ProducerConfig(enqueue_deadline=DEADLINE), clock=wall, uptime=up)
+        # What makes version 1 safe is the deadline; on version 2 a producer may take as long as it likes.
+        deadline = self._random.choice((DEADLINE, 100 * HOUR)) if self._is_native else DEADLINE
+        producer = self._rules.producer(store, ProducerConfig(enqueue_deadline=deadline), clock=wall, uptime=up)
         for number in range(self._random.randint(1, 3)):
             self._rest(actor)
             handles = {}
@@ -142,6 +160,7 @@ class World:
                 else:
                     self.counts["enqueued"] += 1
                     self._enqueued[payload] = written.sequence, written.location
+        self.counts["written again"] += producer.written_again
 
     def _consume(self, actor: Actor) -> None:
         wall, _ = self._clocks(actor)
@@ -185,6 +204,8 @@ class World:
         self._memory.changed = False
         manifest = self._manifest()
         there = {meta.path for meta in self._memory.list_objects()}
+        if manifest.head is not None:
+            self._check_head(manifest.head, there)
         gone = [entry.location for entry in manifest.entries if entry.location not in there]
         if gone:
             self._lose(f"the manifest names {gone}, and there is no such object")
@@ -194,15 +215,40 @@ class World:
             if sequence >= first and named.get(sequence) != location:
                 self._lose(f"{location} was enqueued as {sequence}, and there the manifest names {named.get(sequence)}")
 
+    def _check_head(self, head: Head, there: set[str]) -> None:
+        """Look whether the segments are there, the floor has not fallen, and nothing that is named is below it."""
+        named = {f"{MANIFEST}.d/{name}": segment_time(name) for name in self._segment_names(head)}
+        gone = sorted(named.keys() - there)
+        if gone:
+            self._lose(f"the head names {gone}, and there is no such segment")
+        named |= {entry.location: location_time(entry.location) for entry in self._manifest().entries}
+        below = sorted(path for path, at in named.items() if at is not None and at < head.floor)
+        if below:
+            self._lose(f"the head names {below}, below its floor {head.floor}")
+        if head.floor < self._floor:
+            self._lose(f"the floor fell from {self._floor} to {head.floor}")
+        self._floor = head.floor
+
+    def _segment_names(self, head: Head) -> Iterator[str]:
+        segments = Segments(self._memory, MANIFEST, Names())
+        waiting = list(head.segments)
+        while waiting:
+            reference = waiting.pop()
+            yield reference.name
+            if reference.level and f"{MANIFEST}.d/{reference.name}" in self._paths():
+                waiting += [child for child in segments.read(reference).references if child.last >= reference.first]
+
     def _clear_up(self) -> list[str]:
         """All is quiet, time has passed, the manifest is written once more: now the collector takes all it should."""
         if self._faulty is not None:
             self._faulty.settle()
         self._schedule.now += 3 * GRACE
         consumer = self._consumer(self._memory)
-        collector = self._rules.collector(self._memory, self._rules.config, self._store_clock)
+        collector = self._rules.collector(self._memory, self._rules.config, self._last_clock)
         collector.collect_once()
-        litter = set(self._data_objects()) - {entry.location for entry in self._manifest().entries}
+        # On version 2 what is queued holds back what is younger: there it can be told when the queue is drained.
+        referenced = {entry.location for entry in self._manifest().entries}
+        litter = set() if self._is_native else set(self._data_objects()) - referenced
         try:
             for batch in consumer:
                 self._delivered.update(batch.entries)
@@ -213,8 +259,10 @@ class World:
         missing = sorted(set(self._enqueued) - self._delivered)
         if missing:
             self._lost = f"{missing} were enqueued, and nobody ever got them"
-        collector.collect_once()
-        return sorted(litter | set(self._data_objects()))
+        for _ in range(3 if self._is_native else 1):  # one sets the floor, one carries it out
+            self._schedule.now += GRACE if self._is_native else 0.0
+            collector.collect_once()
+        return sorted(litter | set(self._data_objects()) | {path for path in self._paths() if path.endswith(".seg")})
 
     def _lose(self, how: str) -> None:
         self._lost = self._lost or how
@@ -232,11 +280,18 @@ class World:
     def _manifest(self) -> Manifest:
         return Manifest.read(self._memory, MANIFEST)
 
+    def _paths(self) -> list[str]:
+        return [meta.path for meta in self._memory.list_objects()]
+
     def _data_objects(self) -> list[str]:
-        return [meta.path for meta in self._memory.list_objects() if meta.path.endswith(".batch")]
+        return [path for path in self._paths() if path.endswith(".batch")]
 
     def _store_clock(self) -> float:
         return _EPOCH + self._store_time(self._schedule.now, self._random)
+
+    def _last_clock(self) -> float:
+        """The clock of the last collector: version 2 goes by it, and has to wait for what crooked clocks have named."""
+        return _EPOCH + self._schedule.now + 12 * HOUR
 
     def _clocks(self, actor: Actor) -> tuple[Clock, Clock]:
         """A wall clock that may be hours off, and an uptime clock that is as exact as any. Reading one is a step."""
@@ -256,7 +311,7 @@ class World:
 
 def runs(seeds: range, weather: Weather = Weather(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen
     """Run seed after seed."""
-    with _as_steps():
+    with _as_steps(), small_bounds():
         for seed in seeds:
             yield World(seed, weather, rules).run()
 
@@ -277,12 +332,12 @@ def in_silence() -> Iterator[None]:
 def _as_steps() -> Iterator[None]:
     """Backing off is a step like any other, and takes no real time."""
 
-    def pauses(_: OpenDataQueue) -> Iterator[None]:
+    def pauses(_: ManifestObject) -> Iterator[None]:
         while True:
             actor = Actor.current()
             if actor is not None:
                 actor.step("back off")
             yield
 
-    with patch.object(OpenDataQueue, "_pauses", pauses), in_silence():
+    with patch.object(ManifestObject, "pauses", pauses), in_silence():
         yield

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
+
+from ulid import ULID
 
 from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.storage import ObjectStore
 
 PREFIX = "ingest"
@@ -16,11 +19,21 @@ MANIFEST = "ingest/manifest"
 OWNER = "ingest/.owner"
 GRACE = ConsumerConfig().gc_grace_period
 NOW = datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC)  # the store's; what the host's clock says is another matter
+NOW_MS = round(NOW.timestamp() * 1000)
+GRACE_MS = round(GRACE * 1000)
+
+
+def named_at(milliseconds: int, number: int = 0) -> str:
+    """A ULID of a time."""
+    return f"{str(ULID.from_timestamp(milliseconds))[:10]}{number:016}"
 
 
 def data_path(number: int, prefix: str = PREFIX) -> str:
-    """The path of a data object."""
-    return f"{prefix}/{number:026}.batch"
+    """The path of a data object. By its name 0 is of `NOW`, and all others are as old as `Place.write` makes them.
+
+    So 0 can be referred to while the others are collected, on a manifest of version 2 too, which goes by names.
+    """
+    return f"{prefix}/{named_at(NOW_MS if number == 0 else NOW_MS - 2 * GRACE_MS, number)}.batch"
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Place:
     def enqueue(self, *locations: str, manifest: str = MANIFEST) -> None:
         """Append locations to the manifest, which makes one where there is none; it is dated `NOW`."""
         entries = [NewEntry(location, (), float("inf")) for location in locations]
-        queue_of(self.store, manifest).enqueue(entries, lambda some: some)
+        queue_of(self.store, manifest).enqueue(entries, all_in_time, never_again)
         self.date(manifest, NOW)
 
     def dequeue(self, through: int, manifest: str = MANIFEST) -> None:
@@ -48,9 +61,19 @@ class Place:
         queue.dequeue(queue.look().epoch, through)
         self.date(manifest, NOW)
 
+    def ripen(self, **config: object) -> None:
+        """On a manifest of version 2, let a cycle set the floor; a grace period after this what is old can go."""
+        if self._is_native(config):
+            self._collector(self.store, NOW.timestamp(), config).collect_once()
+
+    def collector(self, store: ObjectStore | None = None) -> GarbageCollector:
+        """A collector for which all that is ripe can go."""
+        return self._collector(store or self.store, NOW.timestamp() + GRACE, {})
+
     def collect(self, **config: object) -> GcReport:
-        """Run a cycle."""
-        return GarbageCollector(self.store, ConsumerConfig(**config)).collect_once()  # type: ignore[arg-type]
+        """Run a cycle, after one that sets the floor where there is one to set."""
+        self.ripen(**config)
+        return self._collector(self.store, NOW.timestamp() + GRACE, config).collect_once()
 
     def paths(self) -> set[str]:
         """Everything that is there."""
@@ -60,7 +83,24 @@ class Place:
         """The data objects that are there."""
         return {path for path in self.paths() if path.endswith(".batch")}
 
+    def _is_native(self, config: dict[str, object]) -> bool:
+        queue = queue_of(self.store, str(config.get("manifest_path", MANIFEST)))
+        return queue.look().version is not None and queue.native is not None
 
-def queue_of(store: ObjectStore, manifest: str = MANIFEST) -> OpenDataQueue:
-    """The queue behind a manifest, which never waits."""
-    return OpenDataQueue(store, manifest, store.url, "producer", sleep=lambda _: None)
+    def _collector(self, store: ObjectStore, now: float, config: dict[str, object]) -> GarbageCollector:
+        return GarbageCollector(store, ConsumerConfig(**config), clock=lambda: now)  # type: ignore[arg-type]
+
+
+def queue_of(store: ObjectStore, manifest: str = MANIFEST) -> BufferQueue:
+    """The queue behind a manifest, which never waits. Where there is none yet, the test says which it gets."""
+    return BufferQueue(store, manifest, "producer", sleep=lambda _: None)
+
+
+def all_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+    """Nobody is ever late."""
+    return entries
+
+
+def never_again(entry: NewEntry, floor: int) -> NoReturn:
+    """For those who never name what is below a floor."""
+    raise AssertionError(f"{entry.location} is to be written again, above {floor}")

@@ -96,4 +96,6 @@ class WatchedMemory(MemoryStore):
 
 
 def _kind(path: str) -> str:
+    if path.endswith(".seg"):
+        return "segment"
     return "data" if path.endswith(".batch") else path.rpartition("/")[2]

@@ -7,18 +7,32 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
+from penstock.buffer import GcReport
+from penstock.buffer.native_head import NEW, Entry, encode_head
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.storage import DeleteResult
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.place import MANIFEST, NOW, OWNER, PREFIX, Place, data_path
+from tests.buffer.collector.place import MANIFEST, NOW, NOW_MS, OWNER, PREFIX, Place, data_path, named_at
 from tests.buffer.collector.thin_stores import RecordingStore, ThinStore
 
 VALID = OpenDataManifest.empty().append([(data_path(1), ()), (data_path(2), ())]).data
+HEAD = encode_head(
+    NEW.changed(
+        next_sequence=2, tail=tuple(Entry(number, data_path(1 + number), None, None, ()) for number in range(2))
+    )
+)
+TWO = HEAD[-2:]
 CORRUPT = {
     "empty": b"",
     "one byte": b"\x01",
+    "version 2 by its last bytes alone": VALID[:-2] + TWO,
+    "a head without a byte": TWO,
+    "a head cut off": HEAD[:-20] + TWO,
+    "a head with a key that nobody knows": b"\x8b\xa1x\x00" + HEAD[1:],
+    "a head with a sequence that is not due": HEAD.replace(b"\x95\x01", b"\x95\x07", 1),
+    "a head whose floor is no number": HEAD.replace(b"\xa5floor\x00", b"\xa5floor\xc0"),
+    "a head that is a list": b"\x90" + TWO,
     "too small for a footer": VALID[-21:],
     "no entries where two are said to be": VALID[-22:],
     "an entry cut off": VALID[9:],
@@ -34,6 +48,7 @@ def littered(memory_place: Place) -> Place:
     """A buffer with three objects that a cycle would delete, and one that is referenced."""
     memory_place.enqueue(data_path(0))
     memory_place.write(*map(data_path, range(4)))
+    memory_place.ripen()
     return memory_place
 
 
@@ -45,37 +60,43 @@ def planted(place: Place, manifest: bytes) -> set[str]:
     return place.paths()
 
 
-@pytest.mark.parametrize("manifest", CORRUPT.values(), ids=CORRUPT)
-def test_a_corrupt_manifest_is_raised(memory_place: Place, manifest: bytes) -> None:
-    planted(memory_place, manifest)
+@pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
+def test_a_corrupt_manifest_is_raised(memory_place: Place, data: bytes) -> None:
+    planted(memory_place, data)
     with pytest.raises(CorruptData):
-        memory_place.collect()
+        memory_place.collector().collect_once()
 
 
-@pytest.mark.parametrize("manifest", CORRUPT.values(), ids=CORRUPT)
-def test_with_a_corrupt_manifest_nothing_is_deleted(memory_place: Place, manifest: bytes) -> None:
-    before = planted(memory_place, manifest)
+@pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
+def test_with_a_corrupt_manifest_nothing_is_deleted(memory_place: Place, data: bytes) -> None:
+    before = planted(memory_place, data)
     with pytest.raises(CorruptData):
-        memory_place.collect()
+        memory_place.collector().collect_once()
     assert memory_place.paths() == before
 
 
-@pytest.mark.parametrize("version", [0, 2, 3, 256, 65_535])
+@pytest.mark.parametrize("version", [0, 3, 256, 65_535])
 def test_with_a_manifest_of_an_unsupported_version_nothing_is_deleted(place: Place, version: int) -> None:
     before = planted(place, VALID[:-2] + version.to_bytes(2, "little"))
     with pytest.raises(CorruptData, match=f"unsupported version {version} "):
-        place.collect()
+        place.collector().collect_once()
     assert place.paths() == before
 
 
 def test_a_manifest_that_is_mended_is_collected_by_again(memory_place: Place) -> None:
-    collector = GarbageCollector(memory_place.store)
-    planted(memory_place, b"broken")
+    place = memory_place
+    place.write(data_path(0), *map(data_path, range(1, 4)))
+    place.enqueue(data_path(0))
+    place.ripen()
+    sound = place.store.get(MANIFEST).data
+    collector = place.collector()
+    place.store.put(MANIFEST, b"broken")
     with pytest.raises(CorruptData):
         collector.collect_once()
-    planted(memory_place, VALID)
+    place.store.put(MANIFEST, sound)
+    place.date(MANIFEST, NOW)
     collector.collect_once()
-    assert memory_place.data() == {data_path(1), data_path(2)}
+    assert place.data() == {data_path(0)}
 
 
 @pytest.mark.parametrize("path", [MANIFEST, OWNER])
@@ -84,7 +105,7 @@ def test_when_the_manifest_or_the_owner_cannot_be_read_nothing_is_deleted(litter
     faulty = FaultyStore(littered.store, rates={})
     faulty.inject(Fault.READ_ERROR, operation="get", path=path)
     with pytest.raises(StorageError, match="injected"):
-        GarbageCollector(faulty).collect_once()
+        littered.collector(faulty).collect_once()
     assert littered.paths() == before
 
 
@@ -94,7 +115,7 @@ def test_when_the_listing_breaks_off_nothing_is_deleted(littered: Place, seed: i
     faulty = FaultyStore(littered.store, seed, rates={})
     faulty.inject(Fault.READ_ERROR, operation="list_objects")
     with pytest.raises(StorageError, match="broke off"):
-        GarbageCollector(faulty).collect_once()
+        littered.collector(faulty).collect_once()
     assert littered.paths() == before
 
 
@@ -103,14 +124,14 @@ def test_when_the_prefix_cannot_be_claimed_nothing_is_deleted(littered: Place) -
     faulty = FaultyStore(littered.store, rates={})
     faulty.inject(Fault.ERROR_BEFORE, operation="put_if_absent", path=OWNER, times=100)
     with pytest.raises(OutcomeUnknown, match="neither there nor can it be written"):
-        GarbageCollector(faulty).collect_once()
+        littered.collector(faulty).collect_once()
     assert littered.data() == before
 
 
 def test_a_cycle_after_one_that_failed_does_its_work(littered: Place) -> None:
     faulty = FaultyStore(littered.store, rates={})
     faulty.inject(Fault.READ_ERROR, operation="list_objects")
-    collector = GarbageCollector(faulty)
+    collector = littered.collector(faulty)
     with pytest.raises(StorageError):
         collector.collect_once()
     assert collector.collect_once() == GcReport(deleted=3, failed=0, kept=1)
@@ -126,11 +147,11 @@ def faulty_delete(place: Place, *paths: str, fault: Fault = Fault.ERROR_BEFORE) 
 
 def test_a_delete_that_fails_is_reported(littered: Place) -> None:
     faulty = faulty_delete(littered, data_path(1), data_path(3))
-    assert GarbageCollector(faulty).collect_once() == GcReport(deleted=1, failed=2, kept=1)
+    assert littered.collector(faulty).collect_once() == GcReport(deleted=1, failed=2, kept=1)
 
 
 def test_a_delete_that_fails_does_not_stop_the_others(littered: Place) -> None:
-    GarbageCollector(faulty_delete(littered, data_path(1))).collect_once()
+    littered.collector(faulty_delete(littered, data_path(1))).collect_once()
     assert littered.data() == {data_path(0), data_path(1)}
 
 
@@ -138,7 +159,7 @@ def test_a_delete_that_fails_is_logged_with_the_path_and_the_reason(
     littered: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "penstock.buffer.collector"):
-        GarbageCollector(faulty_delete(littered, data_path(2))).collect_once()
+        littered.collector(faulty_delete(littered, data_path(2))).collect_once()
     (record,) = caplog.records
     assert all(part in record.getMessage() for part in (data_path(2), littered.store.url, "injected"))
 
@@ -150,13 +171,13 @@ def test_deletes_that_succeed_are_not_logged_as_warnings(littered: Place, caplog
 
 
 def test_a_delete_that_failed_is_tried_by_the_next_cycle(littered: Place) -> None:
-    collector = GarbageCollector(faulty_delete(littered, data_path(1), data_path(2), data_path(3)))
+    collector = littered.collector(faulty_delete(littered, data_path(1), data_path(2), data_path(3)))
     collector.collect_once()
     assert collector.collect_once() == GcReport(deleted=3, failed=0, kept=1)
 
 
 def test_a_delete_that_happened_and_was_reported_as_failed_leaves_nothing_to_do(littered: Place) -> None:
-    collector = GarbageCollector(faulty_delete(littered, data_path(1), fault=Fault.ERROR_AFTER))
+    collector = littered.collector(faulty_delete(littered, data_path(1), fault=Fault.ERROR_AFTER))
     collector.collect_once()
     assert collector.collect_once() == GcReport(deleted=0, failed=0, kept=1)
 
@@ -169,7 +190,7 @@ class Refusing(ThinStore):
 
 
 def test_a_deletion_that_raises_is_reported_as_failed(littered: Place) -> None:
-    assert GarbageCollector(Refusing(littered.store)).collect_once() == GcReport(deleted=0, failed=3, kept=1)
+    assert littered.collector(Refusing(littered.store)).collect_once() == GcReport(deleted=0, failed=3, kept=1)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +212,7 @@ def test_the_report_counts_data_objects_by_what_became_of_them(
 
 def test_what_is_too_young_to_be_deleted_counts_as_kept(memory_place: Place) -> None:
     memory_place.enqueue(data_path(0))
-    memory_place.write(data_path(1), age=0)
+    memory_place.write(f"{PREFIX}/{named_at(NOW_MS, 1)}.batch", age=0)
     assert memory_place.collect() == GcReport(deleted=0, failed=0, kept=1)
 
 
@@ -203,6 +224,7 @@ def test_without_a_manifest_all_counts_as_kept(memory_place: Place) -> None:
 def test_nothing_is_written_to_where_there_is_nothing_to_delete(memory_place: Place) -> None:
     memory_place.enqueue(data_path(0))
     memory_place.write(data_path(0))
+    memory_place.ripen()
     watched = RecordingStore(memory_place.store)
-    GarbageCollector(watched, ConsumerConfig()).collect_once()
+    memory_place.collector(watched).collect_once()
     assert {operation for operation, _ in watched.calls} == {"get", "listed"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from penstock.buffer.locations import check_owner, is_data_name, is_data_path, new_location
+from penstock.buffer.locations import Names, check_owner, is_data_name, is_data_path, location_time
 from penstock.errors import InvalidInput
 from penstock.storage import MemoryStore
 from tests.buffer.collector.thin_stores import RecordingStore
@@ -23,17 +23,38 @@ def is_ulid(text: str) -> bool:
 
 @given(now=st.floats(min_value=-1e18, max_value=1e18), prefix=PREFIXES)
 def test_a_new_location_is_a_data_path_whatever_the_clock_says(now: float, prefix: str) -> None:
-    assert is_data_path(new_location(prefix, now), prefix)
+    assert is_data_path(Names(lambda: now).location(prefix), prefix)
 
 
 @given(now=st.integers(min_value=0, max_value=(1 << 48) - 1).map(lambda ms: ms / 1000))
 def test_a_new_location_shows_its_time(now: float) -> None:
-    name = new_location("ingest", now).removeprefix("ingest/").removesuffix(".batch")
-    assert ULID.from_str(name).milliseconds == int(now * 1000)
+    name = Names(lambda: now).location("ingest").removeprefix("ingest/").removesuffix(".batch")
+    assert ULID.from_str(name).milliseconds == max(int(now * 1000), 1)  # above the floor, which is 0 at least
 
 
 def test_new_locations_of_one_moment_differ() -> None:
-    assert len({new_location("ingest", 1.0) for _ in range(1000)}) == 1000
+    names = Names(lambda: 1.0)
+    assert len({names.location("ingest") for _ in range(1000)}) == 1000
+
+
+@given(
+    times=st.lists(st.integers(min_value=0, max_value=1 << 40), min_size=1),
+    floor=st.integers(min_value=0, max_value=1 << 40),
+)
+def test_new_locations_are_above_the_floor_and_never_go_back_whatever_the_clock_does(
+    times: list[int], floor: int
+) -> None:
+    clock = iter(times)
+    names = Names(lambda: next(clock) / 1000)
+    found = [location_time(names.location("ingest", floor)) or 0 for _ in times]
+    assert all(at > floor for at in found)
+    assert found == sorted(found)
+    assert found[-1] == max(floor + 1, *(int(at / 1000 * 1000) for at in times))  # as a float has it
+
+
+def test_where_no_time_is_left_above_the_floor_no_name_is_made_up() -> None:
+    with pytest.raises(InvalidInput, match="no ULID has a time beyond the floor"):
+        Names(lambda: 1.0).location("ingest", (1 << 48) - 1)
 
 
 @given(st.text(alphabet=ALPHABET, min_size=25, max_size=27) | st.text(max_size=30))

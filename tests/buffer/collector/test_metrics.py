@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import REGISTRY
 
-from penstock.buffer import ConsumerConfig, GarbageCollector
+from penstock.buffer import GarbageCollector
 from penstock.errors import StorageError
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.place import Place, data_path
@@ -26,6 +26,7 @@ def littered(place: Place) -> Place:
     """A buffer with three objects that a cycle would delete, and one that is referenced."""
     place.enqueue(data_path(0))
     place.write(*map(data_path, range(4)))
+    place.ripen()
     return place
 
 
@@ -37,7 +38,7 @@ def test_what_was_deleted_is_counted(littered: Place) -> None:
 def test_what_could_not_be_deleted_is_counted_apart(littered: Place) -> None:
     faulty = FaultyStore(littered.store, rates={})
     faulty.inject(Fault.ERROR_BEFORE, operation="delete", path=data_path(2))
-    GarbageCollector(faulty).collect_once()
+    littered.collector(faulty).collect_once()
     assert (measured(DELETED, faulty.url), measured(FAILED, faulty.url)) == (2, 1)
 
 
@@ -48,9 +49,10 @@ def test_what_is_kept_is_not_counted(littered: Place) -> None:
 
 
 def test_every_cycle_is_timed(littered: Place) -> None:
-    littered.collect()
-    littered.collect()
-    assert measured(CYCLES, littered.store.url) == 2
+    before = measured(CYCLES, littered.store.url)
+    littered.collector().collect_once()
+    littered.collector().collect_once()
+    assert measured(CYCLES, littered.store.url) == before + 2
 
 
 def test_the_time_of_a_cycle_is_that_of_its_store(memory_place: Place) -> None:
@@ -63,17 +65,17 @@ def test_the_time_of_a_cycle_is_that_of_its_store(memory_place: Place) -> None:
 def test_a_cycle_that_failed_has_counted_no_file(memory_place: Place) -> None:
     memory_place.enqueue(data_path(0))
     memory_place.write(data_path(1))
+    memory_place.ripen()
     faulty = FaultyStore(memory_place.store, rates={})
     faulty.inject(Fault.READ_ERROR, operation="list_objects")
     with pytest.raises(StorageError):
-        GarbageCollector(faulty).collect_once()
+        memory_place.collector(faulty).collect_once()
     assert (measured(DELETED, faulty.url), measured(FAILED, faulty.url)) == (0, 0)
 
 
 def test_a_second_buffer_on_the_store_has_a_label_of_its_own(memory_place: Place) -> None:
     memory_place.enqueue(data_path(0, "other"), manifest="other/manifest")
     memory_place.write(data_path(1, "other"), data_path(2, "other"))
-    config = ConsumerConfig(data_path_prefix="other", manifest_path="other/manifest")
-    GarbageCollector(memory_place.store, config).collect_once()
+    memory_place.collect(data_path_prefix="other", manifest_path="other/manifest")
     url = memory_place.store.url
     assert (measured(DELETED, url), measured(DELETED, f"{url}/other/manifest")) == (0, 2)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, GcReport, Producer
 from penstock.storage import LocalStore
+from tests.buffer.collector.place import named_at
 
 GRACE = ConsumerConfig().gc_grace_period
+OLD, ALMOST = GRACE, GRACE - 30  # a slow machine may take a while until it collects
 WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 
 
@@ -20,17 +22,28 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def produced(root: Path, count: int) -> list[str]:
-    """Produce batches of one entry each, and return their locations."""
-    with Producer(LocalStore(root)) as producer:
-        return [producer.produce(f"entry {number}").result().location for number in range(count)]
-
-
-def grow_old(root: Path, locations: Iterable[str], seconds: float) -> None:
-    """Let data files be that much older than the manifest."""
+def grow_old(root: Path, location: str, seconds: float) -> None:
+    """Let a file be that much older than the manifest: version 1 goes by that, and version 2 by what its name says."""
     stamp = (root / "ingest/manifest").stat().st_mtime_ns - round(seconds * 1e9)
+    os.utime(root / location, ns=(stamp, stamp))
+
+
+def produced(root: Path, count: int, *, age: float = 0.0, first: int = 0) -> list[str]:
+    """Produce batches of one entry each, as it would have been so many seconds ago, and return their locations."""
+    with Producer(LocalStore(root), clock=lambda: time.time() - age) as producer:
+        numbers = range(first, first + count)
+        locations = [producer.produce(f"entry {number}").result().location for number in numbers]
     for location in locations:
-        os.utime(root / location, ns=(stamp, stamp))
+        grow_old(root, location, age)
+    return locations
+
+
+def collected(root: Path, manifest: str) -> GcReport:
+    """Run a cycle; on version 2 the one that sets a floor, and the one that carries it out a grace period later."""
+    if manifest == "opendata":
+        return GarbageCollector(LocalStore(root)).collect_once()
+    GarbageCollector(LocalStore(root)).collect_once()
+    return GarbageCollector(LocalStore(root), clock=lambda: time.time() + GRACE).collect_once()
 
 
 def files(root: Path) -> set[str]:
@@ -52,70 +65,75 @@ def acked(root: Path, count: int) -> Consumer:
     return consumer
 
 
-def test_acked_batches_that_are_old_enough_are_gone_and_nothing_else_is(root: Path) -> None:
-    locations = produced(root, 6)
+def test_acked_batches_that_are_old_enough_are_gone_and_nothing_else_is(root: Path, manifest: str) -> None:
+    old, young = produced(root, 3, age=OLD), produced(root, 1, age=ALMOST)
+    pending = produced(root, 2, age=ALMOST)
     acked(root, 4)
-    old, young, pending = locations[:3], locations[3:4], locations[4:]
-    grow_old(root, [*old, *pending], GRACE)
-    grow_old(root, young, GRACE - 1)
-    report = GarbageCollector(LocalStore(root)).collect_once()
-    assert report == GcReport(deleted=3, failed=0, kept=3)
+    assert collected(root, manifest) == GcReport(deleted=3, failed=0, kept=3)
+    assert files(root).isdisjoint(old)
     assert files(root) == {*young, *pending, "ingest/manifest", "ingest/.owner"}
 
 
-def test_an_orphan_of_a_killed_producer_is_gone_when_it_is_old_enough(root: Path) -> None:
+def test_batches_that_are_not_acked_stay_however_old_they_are(root: Path, manifest: str) -> None:
+    old, pending = produced(root, 2, age=3 * OLD), produced(root, 2, age=2 * OLD)
+    acked(root, 2)
+    assert collected(root, manifest) == GcReport(deleted=2, failed=0, kept=2)
+    assert files(root).isdisjoint(old)
+    assert files(root) == {*pending, "ingest/manifest", "ingest/.owner"}
+
+
+def test_an_orphan_of_a_killed_producer_is_gone_when_it_is_old_enough(root: Path, manifest: str) -> None:
     (location,) = produced(root, 1)
-    orphan = "ingest/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch"
+    orphan = f"ingest/{named_at(time.time_ns() // 1_000_000 - round(OLD * 1000))}.batch"
     LocalStore(root).put(orphan, b"written, and never enqueued")
-    grow_old(root, [orphan], GRACE)
-    GarbageCollector(LocalStore(root)).collect_once()
+    grow_old(root, orphan, OLD)
+    collected(root, manifest)
     assert files(root) == {location, "ingest/manifest", "ingest/.owner"}
 
 
-def test_what_is_left_can_be_consumed(root: Path) -> None:
-    locations = produced(root, 4)
+def test_what_is_left_can_be_consumed(root: Path, manifest: str) -> None:
+    produced(root, 2, age=3 * OLD)
+    produced(root, 2, age=2 * OLD, first=2)
     consumer = acked(root, 2)
-    grow_old(root, locations, 2 * GRACE)
-    GarbageCollector(LocalStore(root)).collect_once()
+    collected(root, manifest)
     assert [batch.entries for batch in consumer] == [[b"entry 2"], [b"entry 3"]]
 
 
-def test_what_was_just_acked_stays_for_now(root: Path) -> None:
+def test_what_was_just_acked_stays_for_now(root: Path, manifest: str) -> None:
     locations = produced(root, 2)
     acked(root, 2)
-    GarbageCollector(LocalStore(root)).collect_once()
+    collected(root, manifest)
     assert files(root) == {*locations, "ingest/manifest", "ingest/.owner"}
 
 
-def test_a_store_without_a_buffer_is_left_without_a_file(root: Path) -> None:
-    assert GarbageCollector(LocalStore(root)).collect_once() == GcReport(deleted=0, failed=0, kept=0)
+def test_a_store_without_a_buffer_is_left_without_a_file(root: Path, manifest: str) -> None:
+    assert collected(root, manifest) == GcReport(deleted=0, failed=0, kept=0)
     assert files(root) == set()
 
 
-def test_a_buffer_that_is_drained_and_old_has_no_data_left(root: Path) -> None:
-    locations = produced(root, 3)
+def test_a_buffer_that_is_drained_and_old_has_no_data_left(root: Path, manifest: str) -> None:
+    produced(root, 3, age=OLD)
     acked(root, 3)
-    grow_old(root, locations, GRACE)
-    GarbageCollector(LocalStore(root)).collect_once()
+    collected(root, manifest)
     assert files(root) == {"ingest/manifest", "ingest/.owner"}
 
 
-def test_a_file_that_an_outsider_put_there_stays(root: Path) -> None:
+def test_a_file_that_an_outsider_put_there_stays(root: Path, manifest: str) -> None:
     produced(root, 1)
     strange = root / "ingest" / "README"
     strange.write_text("not of Penstock")
     os.utime(strange, (0, 0))
-    GarbageCollector(LocalStore(root)).collect_once()
+    collected(root, manifest)
     assert strange.exists()
 
 
-def test_a_link_that_has_a_data_files_name_stays(root: Path, tmp_path: Path) -> None:
+def test_a_link_that_has_a_data_files_name_stays(root: Path, tmp_path: Path, manifest: str) -> None:
     produced(root, 1)
     target = tmp_path / "target"
     target.write_text("not in the store")
     link = root / "ingest" / "01ARZ3NDEKTSV4RRFFQ69G5FAV.batch"
     link.symlink_to(target)
     os.utime(target, (0, 0))
-    GarbageCollector(LocalStore(root)).collect_once()
+    collected(root, manifest)
     assert link.is_symlink()
     assert target.exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport, Producer, ProducerConfig
+from penstock.buffer import GcReport, Producer, ProducerConfig
 from penstock.errors import InvalidInput
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.place import MANIFEST, OWNER, Place, data_path
@@ -18,19 +18,20 @@ def littered(place: Place) -> Place:
     """A prefix that nobody owns yet, with an object that a cycle would delete."""
     place.enqueue(data_path(0))
     place.write(data_path(1))
+    place.ripen()
     return place
 
 
 def test_on_the_prefix_of_another_manifest_a_cycle_is_refused_by_naming_both(littered: Place) -> None:
     littered.store.put(OWNER, OTHER.encode())
     with pytest.raises(InvalidInput, match=rf"'ingest'.*'{OTHER}', not to '{MANIFEST}'"):
-        littered.collect()
+        littered.collector().collect_once()
 
 
 def test_on_the_prefix_of_another_manifest_nothing_is_deleted(littered: Place) -> None:
     littered.store.put(OWNER, OTHER.encode())
     with pytest.raises(InvalidInput):
-        littered.collect()
+        littered.collector().collect_once()
     assert littered.data() == {data_path(1)}
 
 
@@ -68,14 +69,12 @@ def test_an_owner_written_by_hand_may_end_in_a_line_break(littered: Place) -> No
     assert littered.collect().deleted == 1
 
 
-@pytest.mark.parametrize("manifest", ["ingest/manifest ", " ingest/manifest", "ingest/manifest\u00a0"])
-def test_a_manifest_whose_path_begins_or_ends_in_a_space_owns_its_prefix_too(
-    memory_place: Place, manifest: str
-) -> None:
-    memory_place.enqueue(data_path(0), manifest=manifest)
+@pytest.mark.parametrize("path", ["ingest/manifest ", " ingest/manifest", "ingest/manifest\u00a0"])
+def test_a_manifest_whose_path_begins_or_ends_in_a_space_owns_its_prefix_too(memory_place: Place, path: str) -> None:
+    memory_place.enqueue(data_path(0), manifest=path)
     memory_place.write(data_path(1))
-    memory_place.collect(manifest_path=manifest)
-    assert memory_place.collect(manifest_path=manifest) == GcReport(deleted=0, failed=0, kept=0)
+    memory_place.collect(manifest_path=path)
+    assert memory_place.collect(manifest_path=path) == GcReport(deleted=0, failed=0, kept=0)
 
 
 def test_a_manifest_whose_path_differs_by_a_space_alone_is_another(memory_place: Place) -> None:
@@ -95,7 +94,7 @@ def test_a_prefix_that_nobody_owns_is_claimed_for_the_manifest(littered: Place) 
 
 def test_a_prefix_that_nobody_owns_is_claimed_before_the_first_delete(littered: Place) -> None:
     watched = RecordingStore(littered.store)
-    GarbageCollector(watched).collect_once()
+    littered.collector(watched).collect_once()
     assert watched.calls.index(("put_if_absent", OWNER)) < watched.calls.index(("delete", data_path(1)))
 
 
@@ -106,9 +105,9 @@ def test_after_a_collector_claimed_it_a_producer_of_another_manifest_is_refused(
 
 
 def test_a_prefix_that_another_manifest_claims_during_the_cycle_is_left_alone(littered: Place) -> None:
-    busy = BusyStore(littered.store, after_listing=lambda: littered.store.put_if_absent(OWNER, OTHER.encode()))
+    busy = BusyStore(littered.store, after_listing=lambda: littered.store.put(OWNER, OTHER.encode()))
     with pytest.raises(InvalidInput):
-        GarbageCollector(busy).collect_once()
+        littered.collector(busy).collect_once()
     assert littered.data() == {data_path(1)}
 
 
@@ -119,7 +118,7 @@ def test_a_prefix_that_another_manifest_claims_at_the_same_moment_is_left_alone(
             return super().put_if_absent(path, data)
 
     with pytest.raises(InvalidInput):
-        GarbageCollector(Rival(littered.store)).collect_once()
+        littered.collector(Rival(littered.store)).collect_once()
     assert littered.data() == {data_path(1)}
 
 
@@ -136,14 +135,15 @@ def test_a_prefix_that_another_manifest_claims_at_the_same_moment_is_left_alone(
 def test_whatever_reply_its_claim_gets_a_cycle_reads_the_owner_and_goes_on(memory_place: Place, fault: Fault) -> None:
     memory_place.enqueue(data_path(0))
     memory_place.write(data_path(1))
+    memory_place.ripen()
     faulty = FaultyStore(memory_place.store, rates={})
     faulty.inject(fault, operation="put_if_absent", path=OWNER)
-    assert GarbageCollector(faulty).collect_once().deleted == 1
+    assert memory_place.collector(faulty).collect_once().deleted == 1
 
 
 def test_each_of_two_buffers_on_a_store_collects_its_own(place: Place) -> None:
     place.enqueue(data_path(0))
     place.enqueue(data_path(0, "other"), manifest=OTHER)
     place.write(data_path(1), data_path(1, "other"))
-    GarbageCollector(place.store, ConsumerConfig(data_path_prefix="other", manifest_path=OTHER)).collect_once()
+    place.collect(data_path_prefix="other", manifest_path=OTHER)
     assert place.data() == {data_path(1)}

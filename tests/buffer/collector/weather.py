@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from penstock.testing import Fault
@@ -42,6 +42,17 @@ STEPS = {
     "consumer": ("get data", "rest", *_CHANGES),
     "collector": ("get .owner", "create .owner", "list ingest", "get manifest", "delete data", "rest"),
 }
+NATIVE_STEPS = {  # on a manifest of version 2 there is more to pause at
+    "producer": (*STEPS["producer"], "put segment"),
+    "consumer": (*STEPS["consumer"], "get segment", "read the wall clock"),
+    "collector": (
+        *STEPS["collector"],
+        "list manifest.d",
+        "delete segment",
+        "read the wall clock",
+        "replace manifest",
+    ),
+}
 
 StoreTime: TypeAlias = Callable[[float, random.Random], float]
 
@@ -78,3 +89,12 @@ class Weather:
     def store_time(self, seeded: random.Random) -> StoreTime:
         """How the store tells the time, for one seed."""
         return (STORE_TIMES | BROKEN_TIMES)[seeded.choice(self.store_times)]
+
+
+STRAIGHT = Weather(crooked_clocks=False, faults=False, store_times=("steady",))
+CROOKED = replace(STRAIGHT, crooked_clocks=True, pauses=())
+PAUSED = replace(STRAIGHT, pauses=(LONG_PAUSES,))
+SLOW = replace(STRAIGHT, pauses=(SHORT_PAUSES,))
+SLOW_ON_A_FAST_STORE = replace(SLOW, store_times=("twice as fast",))
+SUSPENDED = replace(STRAIGHT, suspend_stops_uptime=True)
+UNINTERRUPTED = Weather(faults=False, store_times=(SET_BACK,), interrupts_producers=False)

@@ -1,19 +1,20 @@
-"""Rules that look as good as the real one, and lose data: what the model must find."""
+"""Rules that look as good as the real ones of version 1, and lose data: what the model must find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from ulid import ULID
 
 from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport, Written
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.pending_batch import PendingBatch
-from penstock.buffer.queue_manifest import QueueManifest, QueueView
+from penstock.buffer.queue_manifest import Enqueued, InTime, QueueManifest, QueueView, Rewrite
 from penstock.storage import ObjectMeta, ObjectStore
 from tests.buffer.collector.model import Clock, Rules, SteppedProducer
+from tests.buffer.collector.place import never_again
 from tests.buffer.collector.weather import DEADLINE, GRACE
 
 
@@ -21,11 +22,9 @@ class _WithClock(GarbageCollector):
     """A collector that asks its host what time it is."""
 
     def __init__(self, store: ObjectStore, config: ConsumerConfig, clock: Clock) -> None:
-        super().__init__(store, config)
-        self._clock = clock
+        super().__init__(store, config, clock=clock)
 
-    def _unreferenced(self, found: list[ObjectMeta]) -> list[str]:
-        view = self._queue.look()
+    def _unreferenced(self, view: QueueView, found: list[ObjectMeta]) -> list[str]:
         if view.last_modified is None:
             return []
         kept = {entry.location for entry in view.entries(view.first_sequence, view.next_sequence)}
@@ -60,7 +59,7 @@ class ManifestBeforeListing(GarbageCollector):
     def collect_once(self) -> GcReport:
         """Look, and run a cycle that looks no more."""
         queue = self._queue
-        self._queue = cast(QueueManifest, _AsItWas(queue.look()))
+        self._queue = cast(BufferQueue, _AsItWas(queue.look()))
         try:
             return super().collect_once()
         finally:
@@ -86,8 +85,8 @@ class ChecksBeforeReading(SteppedProducer):
         batches = {batch.location: batch for batch in run if now < batch.deadline}
         if not batches:
             return
-        sequences = self._queue.enqueue([batch.entry() for batch in batches.values()], _always_in_time)
-        for location, sequence in sequences.items():
+        enqueued = self._queue.enqueue([batch.entry() for batch in batches.values()], _always_in_time, never_again)
+        for location, sequence in enqueued.sequences.items():
             self._succeed(batches[location], Written(sequence, location))
 
 
@@ -95,7 +94,7 @@ class ChecksOnlyOnce(SteppedProducer):
     """Checks the deadline after the first read of the manifest, and not again when it has lost and reads again."""
 
     def _enqueue(self, run: list[PendingBatch]) -> None:
-        real = cast(OpenDataQueue, self._queue)
+        real = self._queue
         self._queue = cast(QueueManifest, _OneCheck(real))
         try:
             super()._enqueue(run)
@@ -104,14 +103,12 @@ class ChecksOnlyOnce(SteppedProducer):
 
 
 class _OneCheck:
-    def __init__(self, queue: OpenDataQueue) -> None:
+    def __init__(self, queue: QueueManifest) -> None:
         self._queue = queue
 
-    def enqueue(
-        self, entries: Sequence[NewEntry], in_time: Callable[[Sequence[NewEntry]], Sequence[NewEntry]]
-    ) -> dict[str, int]:
+    def enqueue(self, entries: Sequence[NewEntry], in_time: InTime, rewrite: Rewrite) -> Enqueued:
         checks = iter([in_time])
-        return self._queue.enqueue(entries, lambda some: next(checks, _always_in_time)(some))
+        return self._queue.enqueue(entries, lambda some: next(checks, _always_in_time)(some), rewrite)
 
 
 class CountsFromAfterTheWrite(SteppedProducer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from prometheus_client import REGISTRY
@@ -18,8 +18,8 @@ from penstock.buffer import (
     ProducerConfig,
     Written,
 )
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
-from penstock.buffer.opendata_queue import OpenDataQueue
 from penstock.buffer.pending_batch import Entries
 from penstock.storage import ObjectStore
 
@@ -52,8 +52,18 @@ def fill(
 
 def queue_up(store: ObjectStore, count: int) -> None:
     """Enqueue that many entries in one write, with no data behind them: for whoever only walks the manifest."""
-    queue = OpenDataQueue(store, MANIFEST, store.url, "producer")
-    queue.enqueue([NewEntry(f"ingest/no-data-{number}", (Metadata(0, 0),), 0.0) for number in range(count)], list)
+    entries = [NewEntry(f"ingest/no-data-{number}", (Metadata(0, 0),), 0.0) for number in range(count)]
+    enqueue(store, entries)
+
+
+def enqueue(store: ObjectStore, entries: Sequence[NewEntry]) -> None:
+    """Enqueue entries as they are, in one write."""
+    BufferQueue(store, MANIFEST, "producer").enqueue(entries, list, never_below_the_floor)
+
+
+def never_below_the_floor(entry: NewEntry, _floor: int) -> NewEntry:
+    """For a test without a collector: nothing is ever written again."""
+    raise AssertionError(f"{entry} is below the floor")
 
 
 def consume(

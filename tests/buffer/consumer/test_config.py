@@ -46,8 +46,8 @@ def test_configurations_of_the_same_values_are_equal() -> None:
         *[("gc", value) for value in (0, 1, None, "yes")],
         *[("max_batch_bytes", value) for value in (0, -1, 1.5, True, "1", None, 1 << 31)],
         *[("manifest_format", value) for value in ("", "v1", "NATIVE", None, 1)],
-        *[("group", value) for value in ("", "mine", None, 1)],
-        *[("start", value) for value in ("", "latest", None, 0, 17)],
+        *[("group", value) for value in ("", "x" * 129, "a\nb", "a\x00b", b"mine", None, 1)],
+        *[("start", value) for value in ("", "newest", "LATEST", "0", -1, True, 1.5, math.inf, None, b"latest")],
         *[("data_path_prefix", value) for value in ("", None, 1, b"ingest")],
         *[("manifest_path", value) for value in (None, 1, b"ingest/manifest")],
     ],
@@ -91,6 +91,16 @@ def test_a_closing_slash_of_the_prefix_is_taken_off() -> None:
 @pytest.mark.parametrize("word", ["native", "opendata"])
 def test_a_manifest_format_is_a_plain_word_or_a_name(word: str) -> None:
     assert ConsumerConfig(manifest_format=word).manifest_format is ManifestFormat(word)
+
+
+@pytest.mark.parametrize("group", ["default", "mine", "x" * 128, "Zürich, at night", "../x"])
+def test_a_group_may_have_any_name_that_can_be_printed(group: str) -> None:
+    assert ConsumerConfig(group=group).group == group
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", 0, 17])
+def test_a_group_begins_at_an_end_or_a_sequence(start: str | int) -> None:
+    assert ConsumerConfig(start=start).start == start
 
 
 @pytest.mark.parametrize(("grace", "deadline"), [(599.9, 300.0), (600.0, 300.1), (1.0, 300.0), (0.9, 0.5)])

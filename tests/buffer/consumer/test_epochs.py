@@ -9,14 +9,12 @@ from typing import NoReturn
 import pytest
 
 from penstock.buffer import Consumer
-from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import Conflict, Fenced, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.queues import MANIFEST, PATIENCE, consume, epoch, kept, queue_up, sequences
 from tests.buffer.consumer.watched_store import WatchedStore
 
-UNUSED = (1 << 64) - 1
 LOST = [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT, Fault.LATE]
 
 
@@ -64,14 +62,6 @@ def test_a_claim_keeps_the_entries(store: ObjectStore) -> None:
     queue_up(store, 3)
     consume(store)
     assert kept(store) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("before", [UNUSED - 1, UNUSED])
-def test_the_epoch_that_opendata_uses_as_a_mark_is_skipped(store: ObjectStore, before: int) -> None:
-    store.put(MANIFEST, OpenDataManifest.empty().with_epoch(before).data)
-    consumer = consume(store)
-    assert epoch(store) == 0
-    assert not is_fenced(consumer)
 
 
 # A reply that is lost
@@ -238,4 +228,4 @@ def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(
 
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.opendata_queue._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("penstock.buffer.manifest_object._FIRST_PAUSE", 0.0)

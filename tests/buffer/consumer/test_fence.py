@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.buffer import Consumer
-from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import Fenced
 from penstock.storage import ObjectStore
+from tests.buffer.consumer.by_hand import empty, with_epoch
 from tests.buffer.consumer.queues import (
     MANIFEST,
     Cursors,
@@ -35,12 +35,14 @@ USES: dict[str, Callable[[Consumer], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_fence_reaches_the_consumer_before(store: ObjectStore, use: str) -> None:
+def test_a_fence_reaches_the_consumer_before(store: ObjectStore, manifest: str, use: str) -> None:
+    place = f"{store.url}/{MANIFEST}"
+    what = place if manifest == "opendata" else f"the group 'default' of {place}"
     fill(store, [b"a"], [b"b"])
     consumer = consume(store)
     read(consumer)
     consume(store)
-    with pytest.raises(Fenced, match=rf"newer consumer has taken over {store.url}/{MANIFEST}: .*\b2\b.*\b1\b"):
+    with pytest.raises(Fenced, match=rf"newer consumer has taken over {what}: .*its epoch is 2, and this one's 1\b"):
         USES[use](consumer)
 
 
@@ -179,7 +181,7 @@ def test_a_producer_fences_nobody(store: ObjectStore) -> None:
 
 def test_a_fence_is_one_of_the_manifest_it_is_in(memory: ObjectStore) -> None:
     # Two buffers in one store: each has its own epoch.
-    memory.put("other/manifest", OpenDataManifest.empty().with_epoch(7).data)
+    memory.put("other/manifest", with_epoch(empty(), 7))
     consumer = consume(memory)
     consumer.flush()
     assert epoch(memory) == 1

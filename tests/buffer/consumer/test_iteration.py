@@ -9,9 +9,9 @@ import pytest
 
 from penstock.buffer import ConsumedBatch, Consumer
 from penstock.buffer import consumer as consumer_module
-from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import Closed, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
+from tests.buffer.consumer.by_hand import dequeued
 from tests.buffer.consumer.queues import MANIFEST, PATIENCE, Cursors, consume, cursors, fill, kept, sequences
 from tests.buffer.consumer.watched_store import WatchedStore
 
@@ -214,7 +214,7 @@ def test_following_ends_when_it_is_closed_between_two_reads_of_the_manifest(memo
 
     def dequeue_and_close() -> None:
         # The entry is gone, and so the follower reads the manifest again: by then the consumer is closed.
-        memory.put(MANIFEST, OpenDataManifest(memory.get(MANIFEST).data).remove_through(0).data)
+        memory.put(MANIFEST, dequeued(memory.get(MANIFEST).data, 0))
         memory.delete([written.location])
         consumer.close()
 

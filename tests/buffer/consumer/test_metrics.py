@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, FetchHandle, Producer, ProducerConfig, peek
-from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import NotFound, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore, open_store
 from penstock.testing import Fault, FaultyStore
+from tests.buffer.consumer.by_hand import appended
 from tests.buffer.consumer.queues import MANIFEST, NO_GC, consume, fill, metric, queue_up, read, sequences
 from tests.buffer.consumer.watched_store import WatchedStore
 
@@ -69,10 +69,8 @@ def test_a_handle_does_not_set_the_lag(memory: ObjectStore) -> None:
 
 
 def test_a_batch_without_an_ingestion_time_leaves_the_lag(memory: ObjectStore) -> None:
-    fill(memory, [b"a"], clock=lambda: NOW)
-    known = OpenDataManifest(memory.get(MANIFEST).data)
-    location = known.entries(0, 1)[0].location
-    memory.put(MANIFEST, known.append([(location, ())]).data)
+    (written,) = fill(memory, [b"a"], clock=lambda: NOW)
+    memory.put(MANIFEST, appended(memory.get(MANIFEST).data, written.location))
     consumer = consume(memory, clock=lambda: NOW + 3.0)
     assert sequences(consumer) == [0, 1]
     assert metric("consumer_lag_seconds", memory.url) == 3.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import Fenced, NotFound, StorageError
 from penstock.storage import ObjectStore
+from tests.buffer.consumer.by_hand import dequeued, with_epoch, with_locations
 from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, fill, kept, read, sequences
 from tests.buffer.consumer.watched_store import WatchedStore
 
@@ -139,7 +139,7 @@ def test_an_object_that_is_not_referenced_any_more_is_passed_over(store: ObjectS
     consumer = consume(watched)
 
     def dequeue_and_collect() -> None:
-        store.put(MANIFEST, OpenDataManifest(store.get(MANIFEST).data).remove_through(0).data)
+        store.put(MANIFEST, dequeued(store.get(MANIFEST).data, 0))
         store.delete([first.location])
 
     watched.before("get", dequeue_and_collect, path=first.location)
@@ -153,7 +153,7 @@ def test_there_is_no_batch_when_the_last_object_is_not_referenced_any_more(store
     consumer = consume(watched)
 
     def dequeue_and_collect() -> None:
-        store.put(MANIFEST, OpenDataManifest(store.get(MANIFEST).data).remove_through(0).data)
+        store.put(MANIFEST, dequeued(store.get(MANIFEST).data, 0))
         store.delete([written.location])
 
     watched.before("get", dequeue_and_collect, path=written.location)
@@ -168,8 +168,7 @@ def test_a_sequence_that_refers_to_another_object_by_now_is_read_there(memory: O
 
     def move() -> None:
         memory.put("ingest/elsewhere", memory.get(written.location).data)
-        moved = OpenDataManifest.empty().append([("ingest/elsewhere", ())]).with_epoch(1)
-        memory.put(MANIFEST, moved.data)
+        memory.put(MANIFEST, with_epoch(with_locations("ingest/elsewhere"), 1))
         memory.delete([written.location])
 
     watched.before("get", move, path=written.location)

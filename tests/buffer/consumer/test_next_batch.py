@@ -177,10 +177,15 @@ def test_a_batch_that_unpacks_beyond_max_batch_bytes_is_corrupt(memory: ObjectSt
 def test_an_interrupt_while_the_lag_is_measured_leaves_the_entry_to_come_again(memory: ObjectStore) -> None:
     fill(memory, [b"a"], [b"b"])
 
-    def interrupted() -> float:
-        raise KeyboardInterrupt
+    is_interrupted = False
 
-    consumer = Consumer(memory, NO_GC, clock=interrupted)
+    def clock() -> float:
+        if is_interrupted:
+            raise KeyboardInterrupt
+        return 1.0
+
+    consumer = Consumer(memory, NO_GC, clock=clock)
+    is_interrupted = True
     with pytest.raises(KeyboardInterrupt):
         consumer.next_batch()
     assert cursors(consumer) == Cursors(None, None, None)

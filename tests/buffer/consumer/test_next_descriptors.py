@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.buffer import BatchDescriptor, Metadata
+from penstock.buffer.native_head import MOST_IN_TAIL
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.queues import (
@@ -21,10 +24,30 @@ from tests.buffer.consumer.queues import (
 from tests.buffer.consumer.watched_store import WatchedStore
 
 
-def test_a_descriptor_says_where_its_data_is_and_what_was_attached(store: ObjectStore) -> None:
+def test_a_descriptor_says_where_its_data_is_and_what_was_attached(store: ObjectStore, manifest: str) -> None:
     (written,) = fill(store, [b"a"], metadata=b"attached", clock=lambda: 1_700_000_000.0)
     attached = Metadata(0, 1_700_000_000_000, b"attached")
-    assert consume(store).next_descriptors(1) == [BatchDescriptor(0, written.location, (attached,))]
+    expected = BatchDescriptor(0, written.location, (attached,))
+    if manifest == "native":  # which knows more
+        expected = replace(expected, size=len(store.get(written.location).data), records=1)
+    assert consume(store).next_descriptors(1) == [expected]
+
+
+def test_descriptors_cost_one_read_of_each_segment_that_holds_them(store: ObjectStore, manifest: str) -> None:
+    for _ in range(2):
+        queue_up(store, MOST_IN_TAIL)
+    queue_up(store, 3)  # two segments, and a tail
+    watched = WatchedStore(store)
+    consumer = consume(watched)
+    watched.calls.clear()
+    for _ in range(2):
+        consumer.next_descriptors(100)
+    (read_manifest, *read_once, _) = watched.calls
+    segments = [path for path in (found.path for found in store.list_objects()) if path.endswith(".seg")]
+    assert read_manifest == ("get", MANIFEST)
+    assert len(segments) == (2 if manifest == "native" else 0)
+    assert read_once == ([("get", min(segments))] if manifest == "native" else [])
+    assert sequences(consumer.next_descriptors(999)) == list(range(200, 2 * MOST_IN_TAIL + 3))
 
 
 def test_descriptors_cost_one_read_of_the_manifest_and_no_read_of_data(store: ObjectStore) -> None:

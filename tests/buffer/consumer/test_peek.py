@@ -10,9 +10,10 @@ import pytest
 import penstock
 from penstock import Record
 from penstock.buffer import Manifest, Metadata, Producer, ProducerConfig, peek
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.native_head import Group
 from penstock.errors import CorruptData, InvalidInput, NotFound, StorageError
 from penstock.storage import ObjectStore
+from tests.buffer.consumer.by_hand import with_locations
 from tests.buffer.consumer.queues import MANIFEST, consume, epoch, fill, kept, queue_up, read, sequences
 from tests.buffer.consumer.watched_store import WatchedStore
 
@@ -171,7 +172,7 @@ def test_peek_tells_of_a_batch_that_is_none(memory: ObjectStore) -> None:
 
 
 def test_peek_tells_of_a_location_that_leaves_the_store(memory: ObjectStore) -> None:
-    memory.put(MANIFEST, OpenDataManifest.empty().append([("../x", ())]).data)
+    memory.put(MANIFEST, with_locations("../x"))
     with pytest.raises(CorruptData, match=r"\.\./x"):
         peek(memory)
 
@@ -195,17 +196,24 @@ def test_peek_looks_where_it_is_told_to(tmp_path: Path) -> None:
 # Reading a manifest
 
 
-def test_a_manifest_says_what_is_queued(store: ObjectStore) -> None:
+VERSIONS = {"native": 2, "opendata": 1}
+
+
+def test_a_manifest_says_what_is_queued(store: ObjectStore, manifest: str) -> None:
     (written,) = fill(store, [b"a"], metadata=b"attached", clock=lambda: 1_700_000_000.0)
     found = Manifest.read(store)
-    assert (found.version, found.epoch, found.next_sequence) == (1, 0, 1)
+    assert (found.version, found.epoch, found.next_sequence) == (VERSIONS[manifest], 0, 1)
     (entry,) = found.entries
     assert (entry.sequence, entry.location) == (0, written.location)
     assert entry.metadata == (Metadata(0, 1_700_000_000_000, b"attached"),)
+    size = len(store.get(written.location).data)
+    assert (entry.size, entry.records) == ((size, 1) if manifest == "native" else (None, None))
 
 
 def test_a_manifest_that_is_not_there_is_an_empty_queue(store: ObjectStore) -> None:
-    assert Manifest.read(store) == Manifest(version=1, epoch=0, next_sequence=0, entries=())
+    found = Manifest.read(store)
+    assert (found.version, found.epoch, found.next_sequence, found.entries) == (2, 0, 0, ())  # as it would become
+    assert dict(found.groups) == {"default": Group(epoch=0, acked_through=-1)}
 
 
 def test_reading_a_manifest_that_is_not_there_does_not_make_one(store: ObjectStore) -> None:
@@ -229,12 +237,15 @@ def test_reading_a_manifest_is_one_read(store: ObjectStore) -> None:
     assert watched.calls == [("get", MANIFEST)]
 
 
-def test_a_manifest_keeps_its_next_sequence_when_it_is_empty(store: ObjectStore) -> None:
+def test_a_manifest_keeps_its_next_sequence_when_it_is_empty(store: ObjectStore, manifest: str) -> None:
     queue_up(store, 3)
     consumer = consume(store)
     consumer.next_descriptors(3)
     consumer.ack_through(2)
-    assert Manifest.read(store) == Manifest(version=1, epoch=1, next_sequence=3, entries=())
+    found = Manifest.read(store)
+    assert (found.version, found.epoch, found.next_sequence, found.entries) == (VERSIONS[manifest], 1, 3, ())
+    (group,) = found.groups.values()
+    assert (group.epoch, group.acked_through) == (1, 2)
 
 
 def test_a_manifest_elsewhere_is_read_there(memory: ObjectStore) -> None:

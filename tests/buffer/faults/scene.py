@@ -1,17 +1,22 @@
-"""A queue whose store fails as it is told to, and somebody else on the same manifest, for whom nothing fails."""
+"""A queue whose store fails as it is told to, and somebody else on the same manifest, for whom nothing fails.
+
+The manifest is the one that the test is about: of version 1, or of version 2.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prometheus_client import Counter
 
 from penstock import metrics
+from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.queue_manifest import InTime, QueueView
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
+from tests.buffer.collector.place import all_in_time, never_again
 from tests.buffer.faults.recording import NOTHING, State, read_state
 
 PATH = "ingest/manifest"
@@ -20,11 +25,6 @@ PATH = "ingest/manifest"
 def entries(*locations: str) -> list[NewEntry]:
     """New entries without a word about them."""
     return [NewEntry(location, (), 0.0) for location in locations]
-
-
-def all_in_time(given: Sequence[NewEntry]) -> Sequence[NewEntry]:
-    """Nobody is ever late."""
-    return given
 
 
 def nobody() -> None:
@@ -49,8 +49,7 @@ class Scene:
     """
 
     def __init__(self, name: str, seed: int = 0, *, max_late: int = 1) -> None:
-        self._label = f"{name}-{seed}"
-        self._below = MemoryStore(self._label)
+        self._below = MemoryStore(f"{name}-{seed}")
         self.third_party: Callable[[], object] = nobody
         self.during_pause: Callable[[], object] = nobody
         self.store = FaultyStore(
@@ -61,20 +60,29 @@ class Scene:
             sleep=lambda _: None,
             max_late=max_late,
         )
-        self.mine = self._queue(self.store, self._label, lambda _: self.during_pause())
-        self.other = self._queue(self._below, f"{self._label}-other", lambda _: None)
+        self.mine = _queue(self.store, "producer", lambda _: self.during_pause())
+        self.other = _queue(self._below, "consumer", lambda _: None)  # so that its writes are counted apart
 
-    def _queue(self, store: ObjectStore, label: str, sleep: Callable[[float], object]) -> OpenDataQueue:
-        return OpenDataQueue(store, PATH, label, "producer", sleep=sleep, jitter=lambda: 0.0)
+    def enqueue(self, *locations: str, in_time: InTime = all_in_time) -> dict[str, int]:
+        """Append, and say where."""
+        return dict(self.mine.enqueue(entries(*locations), in_time, never_again).sequences)
+
+    def claim(self, last_acked: int | None = None) -> QueueView:
+        """Take an epoch."""
+        return self.mine.claim("earliest", last_acked, allow_gap=False)
 
     def others_enqueue(self, *locations: str) -> None:
         """Somebody else appends."""
-        self.other.enqueue(entries(*locations), all_in_time)
+        self.other.enqueue(entries(*locations), all_in_time, never_again)
+
+    def others_claim(self) -> int:
+        """Another consumer takes over; its epoch."""
+        return self.other.claim("earliest", None, allow_gap=False).epoch
 
     def others_consume(self) -> None:
         """Another consumer takes over, and dequeues everything."""
-        view = self.other.claim(None, allow_gap=False)
-        self.other.dequeue(view.epoch, view.next_sequence - 1)
+        epoch = self.others_claim()
+        self.other.dequeue(epoch, self.other.look().next_sequence - 1)
 
     def state(self) -> State:
         """What is really there."""
@@ -93,10 +101,14 @@ class Scene:
 
     def _counts(self) -> tuple[int, int, int]:
         return (
-            _value(metrics.buffer_manifest_writes, self._label, "producer"),
-            _value(metrics.buffer_manifest_conflicts, self._label, "producer"),
-            _value(metrics.buffer_enqueue_in_doubt, self._label),
+            _value(metrics.buffer_manifest_writes, self.store.url, "producer"),
+            _value(metrics.buffer_manifest_conflicts, self.store.url, "producer"),
+            _value(metrics.buffer_enqueue_in_doubt, self.store.url),
         )
+
+
+def _queue(store: ObjectStore, role: str, sleep: Callable[[float], object]) -> BufferQueue:
+    return BufferQueue(store, PATH, role, sleep=sleep, jitter=lambda: 0.0)
 
 
 def _value(counter: Counter, *labels: str) -> int:

@@ -13,11 +13,11 @@ from tests.buffer.faults.scene import Scene, Seen
 
 
 def claim(scene: Scene, last_acked: int | None = None) -> Callable[[], object]:
-    return lambda: scene.mine.claim(last_acked, allow_gap=False).epoch
+    return lambda: scene.claim(last_acked).epoch
 
 
 def take_over(scene: Scene) -> None:
-    scene.other.claim(None, allow_gap=False)
+    scene.others_claim()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_claim_whose_acks_another_consumer_has_passed_meanwhile_is_refused(sce
     scene.third_party = scene.others_consume
     scene.store.inject(Fault.THIRD_PARTY_BEFORE)
     with pytest.raises(InvalidInput, match=r"last_acked_sequence 0 .* is 3;"):
-        scene.mine.claim(0, allow_gap=False)
+        scene.claim(0)
 
     assert scene.state() == State(1, 3, ())
 
@@ -118,7 +118,7 @@ def test_a_store_that_fails_four_reads_delays_a_claim(scene: Scene) -> None:
 def test_a_store_that_fails_five_reads_fails_a_claim_which_fenced_nobody(scene: Scene) -> None:
     scene.store.inject(Fault.READ_ERROR, times=5)
     with pytest.raises(StorageError):
-        scene.mine.claim(None, allow_gap=False)
+        scene.claim()
 
     assert scene.state() == NOTHING
 
@@ -130,7 +130,7 @@ def test_a_claim_that_hears_nothing_twenty_nine_times_goes_on(scene: Scene) -> N
 def test_a_claim_that_hears_nothing_thirty_times_says_so_and_has_no_epoch(scene: Scene) -> None:
     scene.store.inject(Fault.ERROR_AFTER, times=30)
     with pytest.raises(OutcomeUnknown):
-        scene.mine.claim(None, allow_gap=False)
+        scene.claim()
 
     assert scene.state() == State(30, 0, ())
 

@@ -17,7 +17,7 @@ LEFT = State(1, 2, ("c",))
 def holding(scene: Scene) -> Callable[[], object]:
     """Three entries, an epoch, and a dequeue of the first two that answers with the first sequence that is left."""
     scene.others_enqueue("a", "b", "c")
-    epoch = scene.mine.claim(None, allow_gap=False).epoch
+    epoch = scene.claim().epoch
     return lambda: scene.mine.dequeue(epoch, 1).first_sequence
 
 
@@ -90,7 +90,7 @@ def test_a_consumer_that_is_fenced_in_the_middle_of_a_dequeue_changes_nothing_af
     scene: Scene, fault: Fault, there: State
 ) -> None:
     dequeue = holding(scene)
-    scene.third_party = lambda: scene.other.claim(None, allow_gap=False)
+    scene.third_party = scene.others_claim
     scene.store.inject(fault)
     if fault is not Fault.THIRD_PARTY_BEFORE:
         scene.store.inject(Fault.THIRD_PARTY_AFTER)

@@ -10,11 +10,11 @@ from penstock.buffer.descriptors import NewEntry
 from penstock.errors import StorageError
 from penstock.testing import Fault
 from tests.buffer.faults.recording import NOTHING, State
-from tests.buffer.faults.scene import Scene, Seen, all_in_time, entries
+from tests.buffer.faults.scene import Scene, Seen
 
 
 def enqueue(scene: Scene, *locations: str) -> Callable[[], object]:
-    return lambda: scene.mine.enqueue(entries(*locations), all_in_time)
+    return lambda: scene.enqueue(*locations)
 
 
 FIRST, LATER = State(0, 0, ("a",)), State(0, 0, ("z", "a"))
@@ -82,45 +82,20 @@ def test_somebody_else_enqueues_before_the_manifest_is_read_again(scene: Scene, 
         # Its place was not given yet: it did not happen, and nothing is in doubt.
         Fault.ERROR_BEFORE: Seen({"a": 1}, 2, 0, State(1, 1, ("a",))),
         Fault.LATE: Seen({"a": 1}, 2, 0, State(1, 1, ("a",))),
-        # It happened, and is gone: version 1 cannot tell.
-        Fault.ERROR_AFTER: Seen({"a": 2}, 2, 0, State(1, 2, ("a",)), doubts=1),
-        Fault.APPLIED_THEN_CONFLICT: Seen({"a": 2}, 2, 1, State(1, 2, ("a",)), doubts=1),
     }.items(),
 )
-def test_everything_is_dequeued_before_the_manifest_is_read_again(scene: Scene, fault: Fault, expected: Seen) -> None:
+def test_what_did_not_happen_is_appended_though_everything_is_dequeued_before_the_manifest_is_read_again(
+    scene: Scene, fault: Fault, expected: Seen
+) -> None:
     scene.others_enqueue("z")
     scene.third_party = scene.others_consume
 
     assert scene.see(enqueue(scene, "a"), fault, Fault.THIRD_PARTY_AFTER) == expected
 
 
-@pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
-def test_a_group_that_is_dequeued_already_is_appended_again_and_counted_once_an_entry(
-    scene: Scene, fault: Fault
-) -> None:
-    scene.third_party = scene.others_consume
-
-    seen = scene.see(enqueue(scene, "a", "b", "c"), fault, Fault.THIRD_PARTY_AFTER)
-
-    assert (seen.answer, seen.there, seen.doubts) == ({"a": 3, "b": 4, "c": 5}, State(1, 3, ("a", "b", "c")), 3)
-
-
-def test_what_did_not_happen_is_in_doubt_too_once_its_place_was_given_and_dequeued(scene: Scene) -> None:
-    def third_party() -> None:
-        scene.others_enqueue("other")
-        scene.others_consume()
-
-    scene.third_party = third_party
-
-    seen = scene.see(enqueue(scene, "a"), Fault.ERROR_BEFORE, Fault.THIRD_PARTY_AFTER)
-
-    assert seen == Seen({"a": 1}, 2, 0, State(1, 1, ("a",)), doubts=1)
-
-
 def test_a_group_whose_first_entry_is_dequeued_is_told_by_its_second(scene: Scene) -> None:
     def third_party() -> None:
-        epoch = scene.other.claim(None, allow_gap=False).epoch
-        scene.other.dequeue(epoch, 0)
+        scene.other.dequeue(scene.others_claim(), 0)
 
     scene.third_party = third_party
 
@@ -132,7 +107,7 @@ def test_a_group_whose_first_entry_is_dequeued_is_told_by_its_second(scene: Scen
 def test_a_group_whose_last_place_is_anothers_did_not_happen_though_its_first_is_dequeued(scene: Scene) -> None:
     def third_party() -> None:
         scene.others_enqueue("x", "y")
-        scene.other.dequeue(scene.other.claim(None, allow_gap=False).epoch, 0)
+        scene.other.dequeue(scene.others_claim(), 0)
 
     scene.third_party = third_party
 
@@ -152,16 +127,6 @@ def test_a_group_whose_last_place_was_never_given_did_not_happen_and_is_not_in_d
     seen = scene.see(enqueue(scene, "a", "b"), Fault.ERROR_BEFORE, Fault.THIRD_PARTY_AFTER)
 
     assert seen == Seen({"a": 1, "b": 2}, 2, 0, State(1, 1, ("a", "b")), doubts=0)
-
-
-@pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
-def test_the_evidence_is_looked_at_before_the_pause_in_which_it_could_be_dequeued(scene: Scene, fault: Fault) -> None:
-    scene.others_enqueue("z")
-    scene.during_pause = scene.others_consume
-
-    seen = scene.see(enqueue(scene, "a"), fault)
-
-    assert (seen.answer, seen.there, seen.doubts) == ({"a": 1}, LATER, 0)
 
 
 def test_a_place_that_is_taken_during_the_pause_is_anothers(scene: Scene) -> None:
@@ -184,26 +149,26 @@ def dropping(*when: int) -> Callable[[Sequence[NewEntry]], Sequence[NewEntry]]:
 
 def test_what_dropped_out_is_not_said_to_be_enqueued_by_a_shorter_try_that_begins_the_same(scene: Scene) -> None:
     # Both entries are tried and nothing happens; the second is too late then; the first alone happens, unheard.
-    seen = scene.see(lambda: scene.mine.enqueue(entries("a", "b"), dropping(3)), Fault.ERROR_BEFORE, Fault.ERROR_AFTER)
+    seen = scene.see(lambda: scene.enqueue("a", "b", in_time=dropping(3)), Fault.ERROR_BEFORE, Fault.ERROR_AFTER)
 
     assert seen == Seen({"a": 0}, 2, 0, State(0, 0, ("a",)))
 
 
 def test_what_dropped_out_is_said_to_be_enqueued_where_the_longer_try_happened(scene: Scene) -> None:
-    seen = scene.see(lambda: scene.mine.enqueue(entries("a", "b"), dropping(3)), Fault.ERROR_AFTER)
+    seen = scene.see(lambda: scene.enqueue("a", "b", in_time=dropping(3)), Fault.ERROR_AFTER)
 
     assert seen == Seen({"a": 0, "b": 1}, 1, 0, State(0, 0, ("a", "b")))
 
 
 @pytest.mark.parametrize("asked", [1, 2])
 def test_what_is_too_late_before_the_first_write_is_never_written(scene: Scene, asked: int) -> None:
-    seen = scene.see(lambda: scene.mine.enqueue(entries("a", "b"), dropping(asked)))
+    seen = scene.see(lambda: scene.enqueue("a", "b", in_time=dropping(asked)))
 
     assert seen == Seen({"a": 0}, 1, 0, State(0, 0, ("a",)))
 
 
 def test_a_group_that_is_too_late_as_a_whole_writes_nothing(scene: Scene) -> None:
-    seen = scene.see(lambda: scene.mine.enqueue(entries("a"), lambda _: []))
+    seen = scene.see(lambda: scene.enqueue("a", in_time=lambda _: []))
 
     assert seen == Seen({}, 0, 0, NOTHING)
 
@@ -231,7 +196,7 @@ def test_a_store_that_fails_four_reads_delays_an_enqueue(scene: Scene) -> None:
 def test_a_store_that_fails_five_reads_fails_an_enqueue_which_wrote_nothing(scene: Scene) -> None:
     scene.store.inject(Fault.READ_ERROR, times=5)
     with pytest.raises(StorageError):
-        scene.mine.enqueue(entries("a"), all_in_time)
+        scene.enqueue("a")
 
     assert scene.state() == NOTHING
 
@@ -241,7 +206,7 @@ def test_an_enqueue_that_gives_up_after_its_write_happened_leaves_it_there_once(
     scene.third_party = lambda: scene.store.inject(Fault.READ_ERROR, times=5)
     scene.store.inject(Fault.THIRD_PARTY_AFTER)
     with pytest.raises(StorageError):
-        scene.mine.enqueue(entries("a"), all_in_time)
+        scene.enqueue("a")
 
     assert scene.state() == FIRST
 

@@ -9,16 +9,18 @@ import pytest
 
 from penstock.buffer import opendata_queue
 from penstock.buffer.opendata_manifest import next_epoch
-from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView, _Try, _Verdict
+from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView, Try, _Verdict
+from penstock.buffer.queue_manifest import QueueView, Start
 from penstock.errors import AlreadyExists, Conflict, OutcomeUnknown
 from penstock.storage import MemoryStore
 from tests.buffer.faults.simulation import run
 
+MANIFESTS = ["opendata"]
 SEEDS = range(500)
 
-Judge = Callable[[_Try, OpenDataView], _Verdict]
+Judge = Callable[[Try, QueueView], _Verdict]
 
-right = _Try.judge
+right = Try.judge
 
 
 @pytest.fixture(autouse=True)
@@ -37,42 +39,42 @@ def kinds_caught(name: str, wanted: str, queue: type[OpenDataQueue] = OpenDataQu
     return kinds
 
 
-def by_number(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_number(attempt: Try, found: QueueView) -> _Verdict:
     """As many entries as one's own write would have made: so it must have been that."""
     if found.next_sequence >= attempt.first + len(attempt.locations):
         return _Verdict.HAPPENED
     return right(attempt, found)
 
 
-def by_trying_again(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_trying_again(attempt: Try, found: QueueView) -> _Verdict:
     """A failure is a failure."""
     return _Verdict.DID_NOT
 
 
-def by_forgetting(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_forgetting(attempt: Try, found: QueueView) -> _Verdict:
     """What is not there at the next look will never be."""
     verdict = right(attempt, found)
     return _Verdict.DID_NOT if verdict is _Verdict.MAY_YET else verdict
 
 
-def by_silence(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_silence(attempt: Try, found: QueueView) -> _Verdict:
     """Where there is no evidence it did not happen."""
     verdict = right(attempt, found)
     return _Verdict.DID_NOT if verdict is _Verdict.NO_EVIDENCE else verdict
 
 
-def by_hope(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_hope(attempt: Try, found: QueueView) -> _Verdict:
     """Where there is no evidence it happened."""
     verdict = right(attempt, found)
     return _Verdict.HAPPENED if verdict is _Verdict.NO_EVIDENCE else verdict
 
 
-def by_first_location(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_first_location(attempt: Try, found: QueueView) -> _Verdict:
     """The first of the entries stands for all of them, dequeued or not."""
-    return right(_Try(attempt.base, attempt.first, attempt.locations[:1]), found)
+    return right(Try(attempt.base, attempt.first, attempt.locations[:1]), found)
 
 
-def by_any_location(attempt: _Try, found: OpenDataView) -> _Verdict:
+def by_any_location(attempt: Try, found: QueueView) -> _Verdict:
     """One of the entries in its place: so all of them are, though a shorter try began with it too."""
     kept = found.entries(attempt.first, attempt.first + len(attempt.locations))
     if any(entry.location == attempt.locations[entry.sequence - attempt.first] for entry in kept):
@@ -96,7 +98,7 @@ def by_any_location(attempt: _Try, found: OpenDataView) -> _Verdict:
 def test_an_enqueue_with_a_wrong_rule_is_caught(
     judge: Judge, reason: str, fresh_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opendata_queue._Try, "judge", judge)
+    monkeypatch.setattr(opendata_queue.Try, "judge", judge)
 
     assert reason in kinds_caught(fresh_name, reason)
 
@@ -104,7 +106,7 @@ def test_an_enqueue_with_a_wrong_rule_is_caught(
 class ClaimsByNumber(OpenDataQueue):
     """Concludes from the number that the epoch is its own."""
 
-    def claim(self, last_acked: int | None, *, allow_gap: bool) -> OpenDataView:
+    def claim(self, last_acked: int | None, *, allow_gap: bool, start: Start = "earliest") -> OpenDataView:
         """Take an epoch, and take a number for a reply."""
         while True:
             found = self._read_patiently()

@@ -40,7 +40,7 @@ def test_bytes_too_few_for_a_footer_are_refused(size: int) -> None:
     assert refusal(end) == f"a manifest of {size} bytes is too small for its footer of 22"
 
 
-@pytest.mark.parametrize(("version", "number"), [("00 00", 0), ("02 00", 2), ("01 01", 257), ("ff ff", 65535)])
+@pytest.mark.parametrize(("version", "number"), [("00 00", 0), ("03 00", 3), ("01 01", 257), ("ff ff", 65535)])
 def test_a_version_that_is_not_supported_is_refused(version: str, number: int) -> None:
     said = f"unsupported version {number} of a manifest"
     assert refusal(by_hand(f"00 00 00 00  {SEQUENCE} {SEQUENCE} {version}")).startswith(said)

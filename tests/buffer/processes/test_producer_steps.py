@@ -128,10 +128,12 @@ def test_a_producer_killed_with_one_object_unfinished_and_all_others_written_enq
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_a_producer_killed_between_two_enqueues_leaves_the_first_ones_and_no_gap(
-    number: int, tmp_path: Path, start: Start
+    number: int, tmp_path: Path, start: Start, manifest: str
 ) -> None:
     entries = [b"%d" % number for number in range(40)]
-    kill_at(replace(MANIFEST_READ, occurrence=number), tmp_path, start, entries, together=5)
+    # On version 2 a producer keeps the head of its last write, and reads no more: it is before the next one then.
+    between = MANIFEST_READ if manifest == "opendata" else MANIFEST_NOT_WRITTEN
+    kill_at(replace(between, occurrence=number), tmp_path, start, entries, together=5)
 
     came = drain(tmp_path)
     assert came == [(place, [entry]) for place, entry in enumerate(entries[: len(came)])]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import REGISTRY
 
-from penstock import Consumer, ConsumerConfig, ObjectStore, Producer
+from penstock import ObjectStore, Producer
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import MANIFEST, entries, queue
+from tests.buffer.producer.looking import MANIFEST, entries
 from tests.processes import PATIENCE
 from tests.waiting import A_WHILE, Bell
 
@@ -87,21 +86,6 @@ def test_a_run_whose_reply_was_lost_is_found_whole(
     gate.open()
     assert [handle.result(PATIENCE).sequence for handle in handles] == [0, 1]
     assert entries(store) == [b"0", b"1", b"after"]
-
-
-def test_without_evidence_it_is_enqueued_again_and_counted(store: ObjectStore, open_producer: OpenProducer) -> None:
-    def consume_and_lose_the_reply() -> None:
-        with Consumer(store, ConsumerConfig(gc=False)) as consumer:
-            consumer.next_descriptors(10)
-            consumer.ack_through(0)
-        raise OutcomeUnknown("the reply was lost")
-
-    hooked = HookedStore(store)
-    hooked.after("write manifest", consume_and_lose_the_reply, times=1)
-    handle = open_producer(hooked, flush_size_bytes=1).produce(b"x")
-    assert handle.result(PATIENCE).sequence == 1
-    assert [entry.location for entry in queue(store)] == [handle.result().location]
-    assert REGISTRY.get_sample_value("penstock_buffer_enqueue_in_doubt_total", {"buffer": store.url}) == 1
 
 
 def test_a_read_that_fails_now_and_then_fails_nobody(store: ObjectStore, open_producer: OpenProducer) -> None:

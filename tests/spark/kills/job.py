@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from penstock import Producer, peek
+from penstock import Consumer, Producer, peek
 from penstock.buffer import Manifest, ProducerConfig
 from penstock.spark import Pipeline
+from tests.processes import Parent
 
 PER_BATCH = 10  # events
 PER_BLOCK = 2  # batches, where blocks are to be many
@@ -115,10 +116,10 @@ class Found:
         return [number for number in numbers if not (self.letters if is_dead(number) else self.rows)[number]]
 
 
-def seen_by_anyone(job: Job) -> Found:
-    """What a reader that knows nothing of Penstock finds; a buffer is read by ours."""
+def seen_by_anyone(job: Job, taken: Iterable[int] = ()) -> Found:
+    """What a reader that knows nothing of Penstock finds; a buffer is read by ours, and some has been taken from it."""
     if job.to_buffer:
-        rows = Counter(_number_in(record.value) for record in peek(job.rows, 1_000_000))
+        rows = Counter([*taken, *(_number_in(record.value) for record in peek(job.rows, 1_000_000))])
     else:
         rows = Counter(_plain(job.rows, "n"))
     return Found(rows, Counter(map(_number_in, _plain(job.letters, "payload"))))
@@ -134,10 +135,22 @@ def seen_by_read_table(job: Job, spark: Any) -> Found:
     return Found(Counter(column(job.rows, "n")), Counter(_number_in(bytes(payload)) for payload in payloads))
 
 
-def assert_exactly_once(job: Job, spark: Any, numbers: Iterable[int]) -> Found:
+def keep_taking(parent: Parent, job: Job) -> list[int]:
+    """Take everything out of the buffer that the rows go to, as it comes, until told to stop; return the numbers."""
+    taken: list[int] = []
+    with Consumer(job.rows) as consumer:
+        parent.tell()
+        while not parent.wants():
+            for batch in consumer.follow(timeout=0.05):
+                taken += [_number_in(value) for value in batch.entries]
+                batch.ack()
+    return taken
+
+
+def assert_exactly_once(job: Job, spark: Any, numbers: Iterable[int], taken: Iterable[int] = ()) -> Found:
     """Every event is where it belongs, once, whoever reads; and the buffer is empty."""
     wanted = set(numbers)
-    readers = {"anyone": seen_by_anyone(job)}
+    readers = {"anyone": seen_by_anyone(job, taken)}
     if not job.to_buffer:
         readers["read_table"] = seen_by_read_table(job, spark)
     for reader, found in readers.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.buffer import ProducerConfig
 from penstock.buffer.appending import BlockAppender, WrittenObject
-from penstock.buffer.locations import new_location
+from penstock.buffer.locations import Names
 from penstock.records import values_to_arrow
 from penstock.storage import open_store
 
@@ -34,9 +34,9 @@ def make_backlog(folder: Path, size: int, compression: str = "none") -> Backlog:
     config = ProducerConfig(compression=compression)
     appender = BlockAppender(open_store(events), config)
     first = appender.write(values_to_arrow(values))
-    objects = [first]
+    objects, names = [first], Names()
     for _ in range(size // OBJECT - 1):
-        location = new_location(config.data_path_prefix, first.began)
+        location = names.location(config.data_path_prefix)
         os.link(events / first.location, events / location)
         objects.append(WrittenObject(location, first.records, first.size, first.began))
     assert appender.append(objects)

@@ -1,0 +1,109 @@
+"""`Groups` and `Writers`: who reads and who writes a buffer, for whoever looks after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.buffer.buffer_queue import BufferQueue
+from penstock.buffer.config import check_group, check_start
+from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.native_head import DEFAULT_GROUP, Group, Head, Writer
+from penstock.buffer.native_queue import NativeQueue, NativeView
+from penstock.buffer.queue_manifest import Start
+from penstock.errors import InvalidInput
+from penstock.storage import ObjectStore, open_store, url_of
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group as it was when it was looked at. `lag` is how many batches it has not acked."""
+
+    name: str
+    epoch: int
+    acked_through: int
+    lag: int
+    owner: str
+    taken_at: int
+
+
+class Groups:
+    """The readers of one buffer. Looking disturbs nobody; `drop` and `reset` fence the group's consumer.
+
+    >>> groups = Groups("memory://doctest-groups")
+    >>> groups.create("audit", start="latest")
+    >>> [group.name for group in groups.list()]
+    ['default', 'audit']
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | ObjectStore, manifest_path: str = MANIFEST_PATH) -> None:
+        self._place = _Place(open_store(where), manifest_path)
+
+    def list(self) -> list[GroupStatus]:
+        """Every group, in the order they came. A manifest of version 1 has one, which it does not name."""
+        view = self._place.queue.look()
+        if isinstance(view, NativeView):
+            return [_status(name, group, view.next_sequence) for name, group in view.head.groups.items()]
+        group = Group(view.epoch, view.first_sequence - 1)
+        return [_status(DEFAULT_GROUP, group, view.next_sequence)]
+
+    def create(self, name: str, start: Start = "earliest") -> None:
+        """Make a group. Raises `InvalidInput` if it is there, if the place is not, or on a manifest of version 1."""
+        self._place.native().create_group(check_group(name), check_start(start))
+
+    def drop(self, name: str, *, force: bool = False) -> None:
+        """Take a group away, and with it what only it held back.
+
+        Raises `InvalidInput` if it is not there, and for the last one unless it is forced.
+        """
+        self._place.native().drop_group(check_group(name), force=force)
+
+    def reset(self, name: str, to: Start) -> None:
+        """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there."""
+        self._place.native().reset_group(check_group(name), check_start(to))
+
+
+class Writers:
+    """The writers that a buffer remembers, each with what it did last.
+
+    >>> Writers("memory://doctest-writers").list()
+    {}
+    """
+
+    def __init__(self, where: str | os.PathLike[str] | ObjectStore, manifest_path: str = MANIFEST_PATH) -> None:
+        self._place = _Place(open_store(where), manifest_path)
+
+    def list(self) -> Mapping[str, Writer]:
+        """Every writer, the one that has not written for longest first. Raises `InvalidInput` on version 1."""
+        return self._place.head().writers
+
+    def drop(self, name: str) -> None:
+        """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
+        self._place.native().drop_writer(name)
+
+
+class _Place:
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._where = f"{url_of(store)}/{path}"
+        self.queue = BufferQueue(store, path, "consumer")
+
+    def head(self) -> Head:
+        view = self.queue.look()
+        if not isinstance(view, NativeView):
+            raise InvalidInput(
+                f"{self._where} is a manifest of version 1, which knows one reader and no writers; "
+                "`penstock manifest upgrade` makes it version 2"
+            )
+        return view.head
+
+    def native(self) -> NativeQueue:
+        self.head()
+        queue = self.queue.native
+        assert queue is not None  # noqa: S101  it has just read one
+        return queue
+
+
+def _status(name: str, group: Group, next_sequence: int) -> GroupStatus:
+    lag = next_sequence - 1 - group.acked_through
+    return GroupStatus(name, group.epoch, group.acked_through, lag, group.owner, group.taken_at)

@@ -1,0 +1,234 @@
+"""Segments: the sealed parts of a queue. Immutable objects in `<manifest_path>.d/`, and windows on them.
+
+```text
+segment  a MessagePack map {"level": n, "entries": [...]} or {"level": n, "references": [...]}   u16 LE version = 2
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from penstock.buffer.locations import Names, location_time, ulid_time
+from penstock.buffer.native_head import (
+    MOST_REFERENCES,
+    SEGMENT_NAME,
+    VERSION,
+    Entry,
+    Reference,
+    check_counts,
+    check_reference,
+)
+from penstock.errors import CorruptData
+from penstock.storage import ObjectStore, url_of
+
+_LARGEST = 4096  # entries of one segment
+_LARGEST_BYTES = 1 << 20  # of one segment, but for an entry that is larger alone
+_CACHED_BYTES = 16 << 20
+_VERSION = struct.Struct("<H")
+
+_log = logging.getLogger(__name__)
+_encoder = msgspec.msgpack.Encoder()
+
+
+Patiently: TypeAlias = Callable[[Callable[[], str]], str]
+"""Does something, and again a few times if it fails: a segment can be written twice, for its name is its own."""
+
+
+def at_once(write: Callable[[], str]) -> str:
+    """Do it, once."""
+    return write()
+
+
+class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What one segment holds: entries at level 0, references of the level below at every other."""
+
+    level: int
+    entries: tuple[Entry, ...] = ()
+    references: tuple[Reference, ...] = ()
+
+
+_decoder = msgspec.msgpack.Decoder(Segment)
+
+
+def folder_of(manifest_path: str) -> str:
+    """Where the segments of a manifest lie."""
+    return f"{manifest_path}.d"
+
+
+def segment_time(name: str) -> int | None:
+    """The ULID time in a segment's file name, in milliseconds; None where it is no segment's name.
+
+    >>> segment_time("00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg")
+    1469922850259
+    """
+    found = SEGMENT_NAME.fullmatch(name)
+    return None if found is None else ulid_time(found[1])
+
+
+class Segments:
+    """The segments of one manifest: writes them, and reads them through a cache. Safe to share between threads."""
+
+    def __init__(self, store: ObjectStore, manifest_path: str, names: Names, patiently: Patiently = at_once) -> None:
+        self._store = store
+        self._folder = folder_of(manifest_path)
+        self._names = names
+        self._patiently = patiently
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[str, tuple[Segment, int]] = OrderedDict()
+        self._cached = 0
+
+    def seal(self, entries: Sequence[Entry], floor: int) -> list[Reference]:
+        """Write entries as segments, and return references to them."""
+        return [self._write(Segment(0, entries=piece), floor) for piece in _in_pieces(entries)]
+
+    def fold(self, references: Sequence[Reference], floor: int) -> tuple[Reference, ...]:
+        """Where there are too many references, write the older half of the commonest level as an index segment."""
+        kept = list(references)
+        while len(kept) > MOST_REFERENCES:
+            levels = [reference.level for reference in kept]
+            level = max(sorted(set(levels)), key=levels.count)
+            start = levels.index(level)
+            stop = start + max(levels.count(level) // 2, 2)
+            kept[start:stop] = [self._write(Segment(level + 1, references=tuple(kept[start:stop])), floor)]
+        return tuple(kept)
+
+    def read(self, reference: Reference) -> Segment:
+        """The segment behind a reference, whole. Raises `NotFound` and `CorruptData` naming it, and `StorageError`."""
+        with self._lock:
+            if reference.name in self._cache:
+                self._cache.move_to_end(reference.name)
+                return self._cache[reference.name][0]
+        path = f"{self._folder}/{reference.name}"
+        data = self._store.get(path).data
+        try:
+            segment = decode_segment(data)
+            _check_holds(segment, reference)
+        except CorruptData as error:
+            raise CorruptData(f"{path} in {url_of(self._store)}: {error}") from error
+        self._keep(reference.name, segment, len(data))
+        return segment
+
+    def entries(self, references: Iterable[Reference], start: int, stop: int) -> Iterator[Entry]:
+        """The entries from `start` up to `stop` behind references. Only what holds some of them is opened."""
+        for reference in references:
+            low, high = max(start, reference.first), min(stop, reference.last + 1)
+            if low >= high:
+                continue
+            segment = self.read(reference)
+            if reference.level:
+                yield from self.entries(segment.references, low, high)
+            else:
+                yield from _between(segment.entries, low, high)
+
+    def narrowed(self, reference: Reference, first: int) -> Reference:
+        """The window from `first` on, with the counts and the oldest time of what remains."""
+        segment = self.read(reference)
+        if reference.level:
+            kept = [child for child in segment.references if child.last >= first]
+            if kept[0].first < first:
+                kept[0] = self.narrowed(kept[0], first)
+            return _reference(reference.name, reference.level, kept, first, reference.last)
+        left = _between(segment.entries, first, reference.last + 1)
+        return _reference(reference.name, 0, left, first, reference.last)
+
+    def _write(self, segment: Segment, floor: int) -> Reference:
+        first = segment.entries[0].sequence if segment.entries else segment.references[0].first
+        last = segment.entries[-1].sequence if segment.entries else segment.references[-1].last
+        name = f"{first:020d}-{self._names.ulid(floor)}.seg"
+        data = encode_segment(segment)
+        self._patiently(lambda: self._store.put(f"{self._folder}/{name}", data))
+        self._keep(name, segment, len(data))
+        return _reference(name, segment.level, segment.entries or segment.references, first, last)
+
+    def _keep(self, name: str, segment: Segment, size: int) -> None:
+        with self._lock:
+            if name in self._cache:
+                return
+            self._cache[name] = segment, size
+            self._cached += size
+            while self._cached > _CACHED_BYTES and len(self._cache) > 1:
+                _, (_, gone) = self._cache.popitem(last=False)
+                self._cached -= gone
+
+
+def _reference(name: str, level: int, held: Sequence[Entry] | Sequence[Reference], first: int, last: int) -> Reference:
+    times = [segment_time(name)]
+    times += [one.oldest if isinstance(one, Reference) else location_time(one.location) for one in held]
+    return Reference(
+        name=name,
+        first=first,
+        last=last,
+        records=sum(one.records or 0 for one in held),
+        size=sum(one.size or 0 for one in held),
+        oldest=min(time for time in times if time is not None),
+        level=level,
+    )
+
+
+def _between(entries: Sequence[Entry], start: int, stop: int) -> Sequence[Entry]:
+    first = entries[0].sequence
+    return entries[max(start - first, 0) : max(stop - first, 0)]
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """The bytes of a segment."""
+    return _encoder.encode(segment) + _VERSION.pack(VERSION)
+
+
+def decode_segment(data: bytes) -> Segment:
+    """Read a segment's bytes. Raises `CorruptData` saying what is wrong."""
+    if len(data) < _VERSION.size:
+        raise CorruptData(f"a segment of {len(data)} bytes is too small")
+    (version,) = _VERSION.unpack_from(data, len(data) - _VERSION.size)
+    if version != VERSION:
+        raise CorruptData(f"unsupported version {version} of a segment")
+    try:
+        return _decoder.decode(memoryview(data)[: -_VERSION.size])
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise CorruptData(f"a segment cannot be read: {error}") from error
+
+
+def _check_holds(segment: Segment, reference: Reference) -> None:
+    """Raises `CorruptData` unless a segment holds what its reference says, without a gap."""
+    if segment.level != reference.level or bool(segment.entries) is bool(segment.level):
+        raise CorruptData(f"level: it is {segment.level}, and its reference says {reference.level}")
+    if segment.level:
+        first = due = segment.references[0].first if segment.references else 0
+        for child in segment.references:
+            check_reference(child, due)
+            if child.level >= segment.level:
+                raise CorruptData(f"level: {child.name} has {child.level} in a segment of {segment.level}")
+            due = child.last + 1
+    else:
+        first = due = segment.entries[0].sequence
+        for entry in segment.entries:
+            if entry.sequence != due:
+                raise CorruptData(f"entries: sequence {entry.sequence} is there where {due} is due")
+            check_counts("entries", entry)
+            due += 1
+    if not first <= reference.first <= reference.last < due:
+        raise CorruptData(
+            f"it holds {first} to {due - 1}, and its reference says {reference.first} to {reference.last}"
+        )
+
+
+def _in_pieces(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+    piece: list[Entry] = []
+    size = 0
+    for entry in entries:
+        own = len(_encoder.encode(entry))
+        if piece and (len(piece) >= _LARGEST or size + own > _LARGEST_BYTES):
+            yield tuple(piece)
+            piece, size = [], 0
+        piece.append(entry)
+        size += own
+    if piece:
+        yield tuple(piece)

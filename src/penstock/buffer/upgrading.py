@@ -1,0 +1,126 @@
+"""`upgrade`: from a manifest of version 1 to version 2, in one compare-and-set, while producers and consumers run."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from penstock.buffer.descriptors import BatchDescriptor
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.manifest_object import LOST, ManifestObject, Patience
+from penstock.buffer.measures import label_of
+from penstock.buffer.native_head import (
+    DEFAULT_GROUP,
+    NEW,
+    VERSION,
+    Group,
+    Head,
+    Writer,
+    encode_head,
+    entry_of,
+    is_too_long,
+    version_of,
+)
+from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.segments import Segments
+from penstock.errors import InvalidInput
+from penstock.storage import ObjectStore, open_store, url_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """What an upgrade did: how many entries it took over. Nothing where the manifest was version 2 already."""
+
+    is_new: bool
+    entries: int
+
+
+class _Named(msgspec.Struct):
+    """What an entry of a block carries in version 1, to be told when it comes again."""
+
+    writer: str
+    transaction: int
+
+
+def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PATH) -> Upgrade:
+    """Make a manifest of version 1 version 2. Our producers and consumers go on with it; OpenData's must be stopped.
+
+    The epoch and what is acked become the group `default`. Writers that are named by entries still queued are
+    remembered, so that a block that comes again is told after it too. Sizes are asked of the store.
+
+    Raises `InvalidInput` if there is no manifest, `CorruptData` and `StorageError`; then nothing is changed.
+    """
+    store = open_store(where)
+    manifest = ManifestObject(store, path, label_of(store, path), "consumer")
+    segments = Segments(store, path, Names(), manifest.patiently)
+    sizes: dict[str, int] = {}
+    pauses, patience = manifest.pauses(), Patience()
+    tried: int | None = None
+    while True:
+        found = manifest.patiently(manifest.get)
+        if found is None:
+            raise InvalidInput(f"there is no manifest {path!r} in {url_of(store)}: a new buffer is version 2 by itself")
+        if version_of(found.data) == VERSION:
+            return Upgrade(is_new=tried is not None, entries=tried or 0)
+        before = OpenDataManifest(found.data)
+        entries = before.entries(before.first_sequence, before.next_sequence)
+        _measure(store, entries, sizes)
+        head = _head_of(before, entries, sizes, segments)
+        try:
+            manifest.replace(found.version, encode_head(head))
+        except LOST as error:
+            patience.lost(error)
+            tried = len(entries)
+            _log.info("upgrading %s: %s; reading again", manifest.where, error)
+            next(pauses)
+        else:
+            return Upgrade(is_new=True, entries=len(entries))
+
+
+def _head_of(
+    before: OpenDataManifest, entries: Iterable[BatchDescriptor], sizes: dict[str, int], segments: Segments
+) -> Head:
+    kept = tuple(
+        entry_of(entry.sequence, entry.location, entry.metadata, sizes.get(entry.location), None) for entry in entries
+    )
+    is_long = is_too_long(kept)
+    references = segments.fold(segments.seal(kept, 0), 0) if is_long else ()
+    return NEW.changed(
+        next_sequence=before.next_sequence,
+        epoch=before.epoch,
+        tail=() if is_long else kept,
+        segments=references,
+        groups={DEFAULT_GROUP: Group(before.epoch, before.first_sequence - 1)},
+        writers=_writers(entries),
+    )
+
+
+def _writers(entries: Iterable[BatchDescriptor]) -> dict[str, Writer]:
+    writers: dict[str, Writer] = {}
+    for entry in entries:
+        for item in entry.metadata:
+            try:
+                named = msgspec.json.decode(item.payload, type=_Named)
+            except (msgspec.DecodeError, ValueError, RecursionError):
+                continue  # a user's own metadata, as a rule
+            known = writers.get(named.writer)
+            if named.writer and named.transaction >= 0 and (known is None or known.transaction < named.transaction):
+                at = max(item.ingestion_time_ms, 0)
+                writers[named.writer] = Writer(named.transaction, entry.sequence, 1, at, is_named=True)
+    return writers
+
+
+def _measure(store: ObjectStore, entries: Iterable[BatchDescriptor], sizes: dict[str, int]) -> None:
+    """Learn the sizes of data objects, folder by folder; one that is not there has none."""
+    folders = {entry.location.rpartition("/")[0] for entry in entries if entry.location not in sizes}
+    for folder in folders:
+        with suppress(InvalidInput):  # a location that is no path: no object either
+            sizes.update((meta.path, meta.size) for meta in store.list_objects(folder))

@@ -1,0 +1,105 @@
+"""A buffer of version 2 that grows old: everybody in it has a clock, and a test moves it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.buffer import (
+    Consumer,
+    ConsumerConfig,
+    GarbageCollector,
+    GcReport,
+    Manifest,
+    Producer,
+    ProducerConfig,
+    Written,
+)
+from penstock.buffer.native_head import Head
+from penstock.storage import MemoryStore, ObjectStore
+from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
+from tests.buffer.native.auditor import Auditor
+
+DAY = 86_400.0
+MILLISECOND = 0.001
+FOLDER = f"{MANIFEST}.d/"
+ONE_EACH = ProducerConfig(flush_size_bytes=1)
+WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
+
+
+@dataclass
+class Time:
+    """A clock that a test moves on, in seconds after `NOW`."""
+
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        return (NOW_MS + round(self.seconds * 1000)) / 1000
+
+    def passes(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class Buffer:
+    """A buffer, and everybody's clock."""
+
+    store: ObjectStore
+    time: Time = field(default_factory=Time)
+
+    def produce(self, *entries: bytes, skew: float = 0.0) -> list[Written]:
+        """Produce entries, a batch each, by a clock that is wrong by so much."""
+        with Producer(self.store, ONE_EACH, clock=lambda: self.time() + skew) as producer:
+            return [producer.produce(entry).result() for entry in entries]
+
+    def fill(self, count: int) -> None:
+        """Produce so many entries, each of them a second younger than the one before."""
+        for number in range(count):
+            self.produce(b"%d" % number)
+            self.time.passes(1)
+
+    def ack(self, count: int, group: str = "default") -> None:
+        """Consume so many entries, and ack them."""
+        with Consumer(self.store, ConsumerConfig(gc=False, group=group), clock=self.time) as consumer:
+            for descriptor in consumer.next_descriptors(count):
+                consumer.ack(descriptor.sequence)
+
+    def orphan(self, seconds: float = 0.0, number: int = 0) -> str:
+        """Write an object that nobody enqueues, named as of so many seconds from now."""
+        path = f"{PREFIX}/{named_at(round((self.time() + seconds) * 1000), number)}.batch"
+        self.store.put(path, b"data")
+        return path
+
+    def collect(self, store: ObjectStore | None = None, skew: float = 0.0) -> GcReport:
+        """Run a cycle, by a clock that is wrong by so much."""
+        return GarbageCollector(store or self.store, clock=lambda: self.time() + skew).collect_once()
+
+    def collect_all(self) -> None:
+        """Run the cycles that it takes to delete what can go now."""
+        for _ in range(3):
+            self.collect()
+            self.time.passes(GRACE)
+
+    @property
+    def head(self) -> Head:
+        found = Manifest.read(self.store).head
+        assert found is not None
+        return found
+
+    def paths(self) -> set[str]:
+        return {meta.path for meta in self.store.list_objects()}
+
+    def data(self) -> set[str]:
+        return {path for path in self.paths() if path.endswith(".batch")}
+
+    def segments(self) -> set[str]:
+        return {path for path in self.paths() if path.startswith(FOLDER)}
+
+    def named(self) -> set[str]:
+        """Every data object and segment that the head names, in its segments too."""
+        assert isinstance(self.store, MemoryStore)
+        return set(Auditor(self.store)._named(self.head))
+
+    def rest(self) -> list[bytes]:
+        """What can still be consumed."""
+        with Consumer(self.store, WITHOUT_COLLECTOR) as consumer:
+            return [entry for batch in consumer for entry in batch.entries]

@@ -1,0 +1,69 @@
+"""On version 2: every rule for the floor that is almost right loses data in the model."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
+from penstock.buffer.collector import floor_for
+from penstock.buffer.locations import Names
+from penstock.buffer.native_head import Head
+from penstock.buffer.native_queue import NativeQueue, NativeView
+from penstock.storage import ObjectMeta, ObjectStore
+from tests.buffer.collector.model import Clock, Rules, Run, runs
+from tests.buffer.collector.weather import CROOKED, PAUSED, Weather
+from tests.buffer.native.wrong_rules import DeletesAtOnce, NamesWhatIsBelow, WithoutFloor
+
+MANIFESTS = ["native"]
+ENOUGH = range(600)  # in which a wrong rule has to show
+
+
+def first_loss(weather: Weather, rules: Rules) -> Run | None:
+    return next((run for run in runs(ENOUGH, weather, rules) if run.lost), None)
+
+
+def collecting(kind: type[GarbageCollector]) -> Rules:
+    def make(store: ObjectStore, config: ConsumerConfig, clock: Clock) -> GarbageCollector:
+        return kind(store, config, clock=clock)
+
+    return Rules(collector=make)
+
+
+class LooksAtTheTailOnly(GarbageCollector):
+    """Takes what is in segments for read: sets a floor that is below the tail, and no more."""
+
+    def _collect_below_floor(self, queue: NativeQueue, view: NativeView, data: list[ObjectMeta]) -> GcReport:
+        with patch("penstock.buffer.collector.floor_for", _below_the_tail):
+            return super()._collect_below_floor(queue, view, data)
+
+
+def _below_the_tail(head: Head, latest: int) -> int:
+    return floor_for(head.changed(segments=()), latest)
+
+
+@pytest.mark.parametrize("weather", [CROOKED, PAUSED], ids=["crooked clocks", "long pauses"])
+@pytest.mark.parametrize("kind", [WithoutFloor, DeletesAtOnce])
+def test_a_collector_that_sets_no_floor_loses_data(kind: type[GarbageCollector], weather: Weather) -> None:
+    assert first_loss(weather, collecting(kind))
+
+
+def test_a_floor_that_does_not_look_at_segments_loses_data() -> None:
+    assert first_loss(PAUSED, collecting(LooksAtTheTailOnly))
+
+
+@pytest.mark.parametrize("weather", [CROOKED, PAUSED], ids=["crooked clocks", "long pauses"])
+def test_an_enqueue_that_does_not_look_at_the_floor_loses_data(weather: Weather) -> None:
+    with patch.object(NativeQueue, "_above", NamesWhatIsBelow._above):
+        assert first_loss(weather, Rules())
+
+
+def test_objects_that_are_written_again_under_a_name_by_the_clock_alone_lose_data() -> None:
+    real = Names.ulid
+
+    def by_the_clock(names: Names, floor: int = 0) -> str:
+        return real(names)
+
+    with patch.object(Names, "ulid", by_the_clock):
+        assert first_loss(CROOKED, Rules())

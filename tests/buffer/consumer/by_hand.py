@@ -1,0 +1,67 @@
+"""Manifests as somebody else's hand writes them, in the version that the test is about, or that is there already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from penstock.buffer import Manifest, ManifestFormat
+from penstock.buffer.native_head import DEFAULT_GROUP, NEW, Head, decode_head, encode_head, entry_of
+from penstock.buffer.opendata_manifest import OpenDataManifest
+from tests import manifests
+
+
+def is_native() -> bool:
+    """Whether new buffers of this test are of version 2."""
+    return manifests.current() == ManifestFormat.NATIVE
+
+
+def empty() -> bytes:
+    """A manifest with nothing in it."""
+    return encode_head(NEW.changed()) if is_native() else OpenDataManifest.empty().data
+
+
+def with_locations(*locations: str) -> bytes:
+    """A manifest whose entries have these locations, and no metadata."""
+    return appended(empty(), *locations)
+
+
+def appended(data: bytes, *locations: str) -> bytes:
+    """A manifest with more entries, which have no metadata."""
+    if Manifest.decode(data).head is None:
+        return OpenDataManifest(data).append([(location, ()) for location in locations]).data
+    head = decode_head(data)
+    first = head.next_sequence
+    new = tuple(entry_of(first + place, location, (), None, None) for place, location in enumerate(locations))
+    return encode_head(head.changed(tail=head.tail + new, next_sequence=first + len(new)))
+
+
+def dequeued(data: bytes, through: int) -> bytes:
+    """A manifest without what is acked through a sequence, under the epoch it has."""
+    if Manifest.decode(data).head is None:
+        return OpenDataManifest(data).remove_through(through).data
+    head = decode_head(data)
+    group = msgspec.structs.replace(head.groups[DEFAULT_GROUP], acked_through=through)
+    tail = tuple(entry for entry in head.tail if entry.sequence > through)
+    return encode_head(head.changed(tail=tail, groups={**head.groups, DEFAULT_GROUP: group}))
+
+
+def with_epoch(data: bytes, epoch: int) -> bytes:
+    """A manifest under another epoch."""
+    if Manifest.decode(data).head is None:
+        return OpenDataManifest(data).with_epoch(epoch).data
+    head = decode_head(data)
+    group = msgspec.structs.replace(head.groups[DEFAULT_GROUP], epoch=epoch)
+    return encode_head(head.changed(epoch=epoch, groups={**head.groups, DEFAULT_GROUP: group}))
+
+
+def changed(data: bytes, **changes: Any) -> bytes:
+    """A head of version 2 with some of its keys changed to anything."""
+    raw = msgspec.msgpack.decode(data[:-2])
+    return bytes(msgspec.msgpack.encode({**raw, **changes})) + data[-2:]
+
+
+def head_of(data: bytes) -> Head:
+    """What a head of version 2 says."""
+    return decode_head(data)

@@ -1,0 +1,110 @@
+"""Heads, entries and queues for tests of version 2, and a store that counts what is asked of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from penstock.buffer.buffer_queue import BufferQueue
+from penstock.buffer.descriptors import Metadata, NewEntry
+from penstock.buffer.native_head import DEFAULT_GROUP, Entry, Head, Item, Writer, decode_head
+from penstock.buffer.native_queue import NativeQueue
+from penstock.buffer.queue_manifest import Enqueued, Transaction
+from penstock.storage import MemoryStore, Object, ObjectStore
+from penstock.storage.object_store import Data
+
+MANIFEST = "ingest/manifest"
+FOLDER = f"{MANIFEST}.d"
+
+U64 = st.integers(0, (1 << 64) - 1)
+ITEMS = st.builds(Item, st.integers(0, 99), st.integers(-(1 << 63), (1 << 63) - 1), st.binary(max_size=9))
+LETTERS = st.characters(exclude_categories=["Cs"])
+
+
+def new(count: int, start: int = 0, payload: bytes = b"", *, records: int | None = 2) -> list[NewEntry]:
+    """Entries on their way into a queue, whose locations are numbers."""
+    items = (Metadata(0, 5, payload),)
+    return [NewEntry(f"data/{number}", items, 0.0, size=10, records=records) for number in range(start, start + count)]
+
+
+def all_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+    return entries
+
+
+def as_it_is(entry: NewEntry, floor: int) -> NewEntry:
+    return entry
+
+
+class Counted(MemoryStore):
+    """Counts calls by operation, and bytes that were written; of reads it says where."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.calls: Counter[str] = Counter()
+        self.read: list[str] = []
+        self.written = 0
+        self.largest_head = 0
+
+    def clear(self) -> None:
+        self.calls.clear()
+        self.read.clear()
+        self.written = 0
+
+    def get(self, path: str) -> Object:
+        self.calls["get"] += 1
+        self.read.append(path)
+        return super().get(path)
+
+    def put(self, path: str, data: Data) -> str:
+        self.calls["put"] += 1
+        self.written += len(data)
+        return super().put(path, data)
+
+    def put_if_absent(self, path: str, data: Data) -> str:
+        self._note(path, data)
+        return super().put_if_absent(path, data)
+
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        self._note(path, data)
+        return super().put_if_match(path, data, version)
+
+    def _note(self, path: str, data: Data) -> None:
+        self.calls["compare and set"] += 1
+        self.written += len(data)
+        if path == MANIFEST:
+            self.largest_head = max(self.largest_head, len(data))
+
+
+def queue_on(store: ObjectStore, group: str = DEFAULT_GROUP) -> BufferQueue:
+    """A queue that does not wait between its tries."""
+    return BufferQueue(store, MANIFEST, "producer", group=group, sleep=lambda _: None, jitter=lambda: 0.0)
+
+
+def native(store: ObjectStore, group: str = DEFAULT_GROUP) -> NativeQueue:
+    found = queue_on(store, group).native
+    assert found is not None
+    return found
+
+
+def put(queue: BufferQueue | NativeQueue, entries: Sequence[NewEntry], by: Transaction | None = None) -> Enqueued:
+    return queue.enqueue(entries, all_in_time, as_it_is, by)
+
+
+def head_of(store: ObjectStore) -> Head:
+    return decode_head(store.get(MANIFEST).data)
+
+
+def locations(store: ObjectStore) -> list[str]:
+    """What lies in the queue."""
+    view = queue_on(store).look()
+    return [entry.location for entry in view.entries(0, view.next_sequence)]
+
+
+def entry(sequence: int, location: str = "", *, records: int | None = 2, size: int | None = 10) -> Entry:
+    return Entry(sequence, location or f"data/{sequence}", records, size, ())
+
+
+def writer(revision: int, *, is_named: bool = False) -> Writer:
+    return Writer(0, 0, revision, 0, is_named)

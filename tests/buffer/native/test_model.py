@@ -1,0 +1,70 @@
+"""Thousands of worlds: whatever a store, a clock and a neighbour do, nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import CorruptData
+from penstock.testing import Fault
+from tests.buffer.native.world import run
+from tests.buffer.native.wrong_rules import WRONG
+
+MANIFESTS = ["native"]
+SMALL = range(250)
+LONG = [range(start, start + 2_000) for start in range(1_000, 21_000, 2_000)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def silence() -> Iterator[None]:
+    """Nobody reads the warnings of so many runs, and keeping them takes memory."""
+    log = logging.getLogger("penstock")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [pytest.param(SMALL, id="small"), *[pytest.param(seeds, marks=pytest.mark.chaos, id=str(seeds)) for seeds in LONG]],
+)
+def test_no_seed_loses_anything_or_doubles_it(seeds: range) -> None:
+    events: Counter[str] = Counter()
+    complaints = {}
+    for seed in seeds:
+        outcome = run(seed)
+        events += outcome.events
+        if outcome.complaints:
+            complaints[seed] = outcome.complaints
+    assert not complaints
+    # It would say nothing if nothing had happened.
+    expected = {f"fault {fault.name}" for fault in Fault} | {
+        "a block was there already",
+        "a consumer was fenced",
+        "a death",
+        "a group was changed",
+        "a long pause",
+        "an enqueue met OutcomeUnknown",
+        "an object was written again",
+        "collected",
+        "delivered to default",
+        "delivered to audit",
+        "delivered to late",
+    }
+    assert expected <= events.keys()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_rule_is_caught(name: str) -> None:
+    assert any(is_caught(seed, name) for seed in range(600)), name
+
+
+def is_caught(seed: int, name: str) -> bool:
+    try:
+        return bool(run(seed, WRONG[name]).complaints)
+    except CorruptData:
+        return True  # a head that nobody accepts

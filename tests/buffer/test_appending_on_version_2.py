@@ -1,0 +1,342 @@
+"""Appending on version 2: the head knows the writer and its last block, and the floor says which objects are old."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import Consumer
+from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
+from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
+from penstock.buffer.groups import Writers
+from penstock.buffer.locations import location_time
+from penstock.errors import CorruptData, NotFound
+from penstock.records import values_to_arrow
+from penstock.storage import LocalStore, MemoryStore, ObjectStore
+from penstock.testing import Fault, FaultyStore
+from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
+from tests.buffer.native.world import small_bounds
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.processes import Parent, Start
+
+MANIFESTS = ["native"]
+GRACE = ConsumerConfig().gc_grace_period
+MANIFEST = "ingest/manifest"
+
+
+def drain(store: ObjectStore) -> None:
+    """Consume all there is, and ack it."""
+    with Consumer(store, ConsumerConfig(gc=False)) as consumer:
+        for batch in consumer:
+            batch.ack()
+
+
+def count(store: ObjectStore) -> int:
+    """How many entries were ever enqueued."""
+    return Manifest.read(store).next_sequence
+
+
+def test_a_block_that_was_dequeued_is_not_appended_again(store: ObjectStore) -> None:
+    written = write(store, b"a", b"b")
+    appender(store).append(written, NAME)
+    drain(store)
+
+    assert not appender(store).append(written, NAME)
+    assert not appender(store).append(write(store, b"a", b"b"), NAME)
+
+    assert count(store) == 2
+
+
+def test_a_block_that_was_dequeued_and_collected_is_not_appended_again(fresh_name: str) -> None:
+    time = Time()
+    memory = MemoryStore(fresh_name, clock=time)
+    written = write(memory, b"a", time=time)
+    appender(memory, time).append(written, NAME)
+    drain(memory)
+    collect_all(memory, time)
+    assert not objects_in(memory)
+
+    assert not appender(memory, time).append(written, NAME)  # and nobody misses its object
+
+    assert count(memory) == 1
+
+
+@pytest.mark.parametrize("older", [0, 4, 6])
+@pytest.mark.parametrize("is_dequeued", [False, True])
+def test_a_block_before_the_last_one_of_its_writer_is_not_appended(
+    memory: ObjectStore, older: int, is_dequeued: bool
+) -> None:
+    appender(memory).append(write(memory, b"a"), BlockName("query", 7))
+    if is_dequeued:
+        drain(memory)
+
+    assert not appender(memory).append(write(memory, b"old"), BlockName("query", older))
+
+    assert count(memory) == 1
+
+
+def test_writers_do_not_count_for_each_other(memory: ObjectStore) -> None:
+    appender(memory).append(write(memory, b"a"), BlockName("one", 7))
+
+    assert appender(memory).append(write(memory, b"b"), BlockName("two", 0))
+    assert not appender(memory).append(write(memory, b"b"), BlockName("two", 0))
+
+    assert queued(memory) == [b"a", b"b"]
+
+
+def test_a_writer_that_was_dropped_begins_again(memory: ObjectStore) -> None:
+    appender(memory).append(write(memory, b"a"), NAME)
+    Writers(memory).drop(NAME.writer)
+
+    assert appender(memory).append(write(memory, b"b"), NAME)
+
+
+LOST_REPLIES = [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT]
+
+
+@pytest.mark.parametrize("fault", LOST_REPLIES)
+@pytest.mark.parametrize("name", [NAME, None])
+def test_a_block_whose_reply_was_lost_and_that_is_dequeued_at_once_is_there_once(
+    memory: ObjectStore, fault: Fault, name: BlockName | None
+) -> None:
+    written = write(memory, b"a", b"b")
+    faulty = FaultyStore(memory, rates={}, third_party=lambda store, path: drain(memory))
+    faulty.inject(fault, operation="put_if_absent", path=MANIFEST)
+    faulty.inject(Fault.THIRD_PARTY_AFTER, operation="put_if_absent", path=MANIFEST)
+
+    appender(faulty).append(written, name)
+
+    assert not faulty.planned
+    assert count(memory) == 2
+
+
+@pytest.mark.parametrize("fault", LOST_REPLIES)
+def test_an_appender_that_died_of_a_lost_reply_is_followed_by_one_that_appends_nothing(
+    memory: ObjectStore, fault: Fault
+) -> None:
+    written = write(memory, b"a", b"b")
+    faulty = FaultyStore(memory, rates={})
+    faulty.inject(fault, operation="put_if_absent", path=MANIFEST)
+    dying = HookedStore(faulty)
+    dying.before("read manifest", _die, skip=2)  # after the write
+    with pytest.raises(_Died):
+        appender(dying).append(written, NAME)
+    assert not faulty.planned
+    drain(memory)
+
+    assert not appender(memory).append(write(memory, b"a", b"b"), NAME)
+
+    assert count(memory) == 2
+
+
+class _Died(BaseException):
+    """A process is gone."""
+
+
+def _die() -> None:
+    raise _Died
+
+
+def append_and_be_killed(parent: Parent, root: str, written: list[WrittenObject]) -> None:
+    """Append a block, and stay, to be killed, before anybody hears of it."""
+
+    def stay() -> None:
+        parent.tell("appended")
+        parent.wait()
+
+    store = HookedStore(LocalStore(root))
+    store.after("write manifest", stay)
+    BlockAppender(store).append(written, NAME)
+
+
+def append_in_another_process(parent: Parent, root: str, values: list[bytes]) -> bool:
+    """Write the same block, and append it."""
+    store = LocalStore(root)
+    return appender(store).append(write(store, *values), NAME)
+
+
+@pytest.mark.parametrize("is_dequeued", [False, True])
+def test_a_block_of_a_process_that_was_killed_is_not_appended_by_the_next_one(
+    tmp_path: Path, start: Start, is_dequeued: bool
+) -> None:
+    store = LocalStore(tmp_path)
+    victim = start(append_and_be_killed, str(tmp_path), write(store, b"a", b"b"))
+    assert victim.hear() == "appended"
+    victim.kill()
+    if is_dequeued:
+        drain(store)
+
+    assert start(append_in_another_process, str(tmp_path), [b"a", b"b"]).answer() is False
+
+    assert count(store) == 2
+
+
+# Another block under the same name.
+
+
+def test_another_block_under_the_same_name_is_corrupt_data_while_the_first_is_queued(memory: ObjectStore) -> None:
+    appender(memory).append(write(memory, b"a"), BlockName("query", 1, end="10"))
+
+    with pytest.raises(CorruptData, match="the checkpoint has lost what it had planned"):
+        appender(memory).append(write(memory, b"b"), BlockName("query", 1, end="11"))
+
+    assert queued(memory) == [b"a"]
+
+
+def test_the_same_end_is_the_same_block(memory: ObjectStore) -> None:
+    name = BlockName("query", 1, end="10")
+    appender(memory).append(write(memory, b"a"), name)
+
+    assert not appender(memory).append(write(memory, b"a"), name)
+
+
+def test_another_end_is_not_told_once_the_first_is_dequeued_and_is_not_appended_either(memory: ObjectStore) -> None:
+    appender(memory).append(write(memory, b"a"), BlockName("query", 1, end="10"))
+    drain(memory)
+
+    assert not appender(memory).append(write(memory, b"b"), BlockName("query", 1, end="11"))
+
+    assert count(memory) == 1
+
+
+def test_a_block_that_is_there_is_told_though_its_segment_is_collected_before_it_is_compared(fresh_name: str) -> None:
+    time = Time()
+    memory = MemoryStore(fresh_name, clock=time)
+    with small_bounds():
+        appender(memory, time).append(write(memory, b"a", time=time), NAME)
+        appender(memory, time).append(write(memory, b"1", b"2", b"3", time=time))  # seals it
+        again = write(memory, b"a", time=time)
+        hooked = HookedStore(memory)
+
+        def be_slow() -> None:
+            drain(memory)
+            collect_all(memory, time)
+
+        hooked.before("read manifest", be_slow, skip=2, times=1)  # twice the head, and then the segment
+
+        assert not appender(hooked, time).append(again, NAME)
+
+    assert count(memory) == 4
+
+
+# Objects that get old, and the floor.
+
+
+def collect_all(store: ObjectStore, time: Time) -> None:
+    """Run the cycles that it takes to delete what can go now."""
+    time.passes(GRACE + 1)
+    for _ in range(3):
+        GarbageCollector(store, clock=time).collect_once()
+        time.passes(GRACE)
+
+
+def set_floor(store: ObjectStore, time: Time) -> int:
+    """Let the floor rise over all that was written so far, without carrying it out yet."""
+    time.passes(GRACE + 1)
+    GarbageCollector(store, clock=time).collect_once()
+    head = Manifest.read(store).head
+    assert head is not None
+    assert head.floor > 0
+    return head.floor
+
+
+def test_an_object_of_any_age_is_named_as_it_is_while_it_is_above_the_floor(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", time=time)
+    time.passes(100 * DEADLINE)
+
+    assert appender(memory, time).append(written, NAME)
+
+    assert locations(memory) == [written[0].location]
+
+
+@pytest.mark.parametrize("name", [NAME, None])
+def test_objects_below_the_floor_are_written_again(memory: ObjectStore, name: BlockName | None) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
+    drain(memory)
+    old = write(memory, b"a", b"b", time=time)
+    floor = set_floor(memory, time)
+    young = write(memory, b"c", time=time)
+
+    assert appender(memory, time).append([*old, *young], name)
+
+    assert queued(memory) == [b"a", b"b", b"c"]
+    assert not set(locations(memory)) & {one.location for one in old}
+    assert locations(memory)[2] == young[0].location
+    assert all((location_time(location) or 0) > floor for location in locations(memory))
+    collect_all(memory, time)
+    assert queued(memory) == [b"a", b"b", b"c"]
+
+
+def test_an_entry_that_is_written_again_keeps_its_time_and_its_size(memory: ObjectStore) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
+    drain(memory)
+    (old,) = write(memory, b"a", time=time)
+    set_floor(memory, time)
+
+    appender(memory, time).append([old], NAME)
+
+    (entry,) = Manifest.read(memory).entries
+    assert (entry.size, entry.records) == (old.size, old.records)
+    assert entry.metadata[0].ingestion_time_ms == int(old.began * 1000)
+
+
+def test_a_floor_that_rises_between_reading_and_writing_the_manifest_is_heeded(memory: ObjectStore) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
+    drain(memory)
+    written = write(memory, b"a", b"b", time=time)
+    hooked = HookedStore(memory)
+    hooked.before("write manifest", lambda: set_floor(memory, time), times=1)
+
+    assert appender(hooked, time).append(written, NAME)
+
+    assert not set(locations(memory)) & {one.location for one in written}
+    collect_all(memory, time)
+    assert queued(memory) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("name", [NAME, None])
+def test_an_object_below_the_floor_that_is_gone_is_named_and_nothing_is_enqueued(
+    memory: ObjectStore, name: BlockName | None
+) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
+    drain(memory)
+    old = write(memory, b"a", time=time)
+    collect_all(memory, time)
+    assert old[0].location not in objects_in(memory)
+    before = memory.get(MANIFEST)
+
+    with pytest.raises(NotFound, match=old[0].location):
+        appender(memory, time).append([*old, *write(memory, b"young", time=time)], name)
+
+    assert memory.get(MANIFEST) == before
+    assert count(memory) == 1
+
+
+def test_a_writer_whose_clock_is_a_day_behind_names_above_the_floor_at_once(memory: ObjectStore) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
+    drain(memory)
+    write(memory, b"orphan", time=time)
+    floor = set_floor(memory, time)
+    behind = appender(memory, Time(time.now - 86_400))
+
+    written = behind.write(values_to_arrow([b"a"]))
+    assert (location_time(written.location) or 0) > floor
+    assert behind.append([written], NAME)
+
+    assert locations(memory) == [written.location]
+
+
+def test_an_object_from_a_host_whose_clock_is_far_ahead_is_named_as_it_is(memory: ObjectStore) -> None:
+    time = Time()
+    written = write(memory, b"a", time=Time(time.now + DEADLINE))
+
+    assert appender(memory, time).append(written)
+
+    assert locations(memory) == [written[0].location]

@@ -1,0 +1,145 @@
+"""`penstock groups`: who reads a buffer, and how far each is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
+from penstock.buffer import Manifest
+from penstock.errors import Fenced
+from tests.cli.command import Here, run
+
+
+def fill(buffer: Path, batches: int = 3, manifest_format: str = "native") -> None:
+    with Producer(buffer, ProducerConfig(manifest_format=manifest_format)) as producer:
+        for number in range(batches):
+            producer.produce(b"%d" % number).result()
+
+
+def acked(buffer: Path) -> dict[str, int]:
+    return {name: group.acked_through for name, group in Manifest.read(buffer).groups.items()}
+
+
+def test_a_table_shows_how_far_each_group_is_and_who_reads_for_it(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    with Consumer(tmp_path, ConsumerConfig(gc=False)) as consumer:
+        consumer.next_descriptors(1)
+        consumer.ack_through(0)
+    here("groups", "create", str(tmp_path), "audit")
+    shown = here("groups", "list", str(tmp_path))
+    assert (shown.status, shown.err) == (0, "")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.out.splitlines() if line[0] == "│"]
+    assert [row[:4] for row in rows if row[0]] == [["default", "0", "2", "1"], ["audit", "0", "2", "2"]]
+
+
+def test_scripts_get_the_groups_as_json(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    here("groups", "create", str(tmp_path), "audit", "--start", "latest")
+    shown = here("groups", "list", str(tmp_path), "--json")
+    assert (shown.status, shown.err) == (0, "")
+    default, audit = json.loads(shown.out)
+    assert default == {"name": "default", "epoch": 0, "acked_through": -1, "lag": 3, "owner": "", "taken_at": 0}
+    assert (audit["name"], audit["epoch"], audit["acked_through"], audit["lag"]) == ("audit", 1, 2, 0)
+    assert audit["owner"]
+    assert audit["taken_at"] > 0
+
+
+@pytest.mark.parametrize(("start", "begins"), [("earliest", -1), ("latest", 2), ("2", 1)])
+def test_a_group_begins_where_it_is_told_to(tmp_path: Path, here: Here, start: str, begins: int) -> None:
+    fill(tmp_path)
+    made = here("groups", "create", str(tmp_path), "audit", "--start", start)
+    assert (made.status, made.out, made.err) == (0, f"created the group 'audit', which begins at {start}\n", "")
+    assert acked(tmp_path) == {"default": -1, "audit": begins}
+
+
+def test_a_group_that_is_reset_goes_on_there_and_its_consumer_is_fenced(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    with Consumer(tmp_path, ConsumerConfig(gc=False)) as consumer:
+        done = here("groups", "reset", str(tmp_path), "default", "--to", "2")
+        assert (done.status, done.out, done.err) == (0, "reset the group 'default': it goes on at 2\n", "")
+        with pytest.raises(Fenced):
+            consumer.next_batch()
+    assert acked(tmp_path) == {"default": 1}
+
+
+def test_a_group_that_is_dropped_is_gone_and_its_consumer_is_fenced(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    with Consumer(tmp_path, ConsumerConfig(gc=False, group="audit")) as consumer:
+        done = here("groups", "drop", str(tmp_path), "audit")
+        assert (done.status, done.out, done.err) == (0, "dropped the group 'audit'\n", "")
+        with pytest.raises(Fenced, match="is gone"):
+            consumer.next_batch()
+    assert acked(tmp_path) == {"default": -1}
+
+
+def test_the_last_group_is_dropped_only_by_force(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    refused = here("groups", "drop", str(tmp_path), "default")
+    assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
+    assert refused.err.startswith("penstock: 'default' is the last group of ")
+    assert acked(tmp_path) == {"default": -1}
+    assert here("groups", "drop", str(tmp_path), "default", "--force").status == 0
+    assert acked(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["create", "{}", "default"], "the group 'default' is in "),
+        (["create", "{}", "audit", "--start", "7"], "a new group begins at 'earliest', 'latest' or a sequence"),
+        (["create", "{}", "audit", "--start", "soon"], "start must be 'earliest', 'latest' or a sequence, not 'soon'"),
+        (["create", "{}", ""], "group must be a name of 1 to 128 printable characters, not ''"),
+        (["reset", "{}", "typo", "--to", "latest"], "there is no group 'typo' in "),
+        (["reset", "{}", "default", "--to", "3"], "a new group begins at 'earliest', 'latest' or a sequence"),
+        (["drop", "{}", "typo"], "there is no group 'typo' in "),
+        (["list", "nonsense://x"], "nonsense:// is no place for a store"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_1(tmp_path: Path, here: Here, words: list[str], complaint: str) -> None:
+    fill(tmp_path)
+    before = Manifest.read(tmp_path)
+    said = here("groups", *(word.format(tmp_path) for word in words))
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith(f"penstock: {complaint}")
+    assert Manifest.read(tmp_path) == before
+
+
+def test_where_to_reset_to_must_be_said(tmp_path: Path) -> None:
+    fill(tmp_path)
+    done = run("groups", "reset", str(tmp_path), "default")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--to" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["create", "audit"], ["drop", "default"], ["reset", "default", "--to", "latest"]])
+def test_version_1_has_no_groups_to_change_and_says_what_to_do(tmp_path: Path, here: Here, words: list[str]) -> None:
+    fill(tmp_path, manifest_format="opendata")
+    verb, *rest = words
+    said = here("groups", verb, str(tmp_path), *rest)
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    assert "version 1" in said.err
+    assert "`penstock manifest upgrade`" in said.err
+
+
+def test_of_version_1_the_one_reader_is_listed(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path, manifest_format="opendata")
+    (only,) = json.loads(here("groups", "list", str(tmp_path), "--json").out)
+    assert (only["name"], only["acked_through"], only["lag"]) == ("default", -1, 3)
+
+
+def test_another_manifest_path_is_looked_at_when_it_is_given(tmp_path: Path, here: Here) -> None:
+    with Producer(tmp_path, ProducerConfig(manifest_path="orders/manifest")) as producer:
+        producer.produce(b"one")
+    assert here("groups", "create", str(tmp_path), "audit", "--path", "orders/manifest").status == 0
+    (_, audit) = json.loads(here("groups", "list", str(tmp_path), "--json", "--path", "orders/manifest").out)
+    assert (audit["name"], audit["lag"]) == ("audit", 1)
+
+
+def test_a_long_name_is_shown_whole_where_no_terminal_is(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    name = "a-group-whose-name-is-longer-than-any-column-of-a-table-that-is-eighty-wide"
+    here("groups", "create", str(tmp_path), name)
+    assert "…" not in here("groups", "list", str(tmp_path)).out
