@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
 from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
 from penstock.buffer.groups import Writers
 from penstock.buffer.locations import location_time
-from penstock.errors import CorruptData, NotFound
+from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
@@ -243,12 +244,62 @@ def set_floor(store: ObjectStore, time: Time) -> int:
 
 def test_an_object_of_any_age_is_named_as_it_is_while_it_is_above_the_floor(memory: ObjectStore) -> None:
     time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
     written = write(memory, b"a", time=time)
     time.passes(100 * DEADLINE)
 
     assert appender(memory, time).append(written, NAME)
 
-    assert locations(memory) == [written[0].location]
+    assert locations(memory)[1:] == [written[0].location]
+
+
+def test_of_what_was_written_before_there_was_a_manifest_the_age_counts(memory: ObjectStore) -> None:
+    """The manifest may have been version 1 in between, and a collector's list is from that time."""
+    time = Time()
+    written = write(memory, b"a", time=time)
+    time.passes(DEADLINE)
+
+    assert appender(memory, time).append(written, NAME)
+
+    assert locations(memory) != [written[0].location]
+    assert queued(memory) == [b"a"]
+
+
+def test_a_store_that_never_answers_ends_in_an_error(memory: ObjectStore) -> None:
+    time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
+    written = write(memory, b"a", time=time)
+    hooked = HookedStore(memory)
+
+    def says_nothing() -> None:
+        time.passes(DEADLINE / 3)
+        raise OutcomeUnknown("no answer")
+
+    hooked.before("write manifest", says_nothing)
+
+    with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
+        appender(hooked, time).append(written, NAME)
+
+    assert queued(memory) == [b"before"]
+
+
+@pytest.mark.parametrize(
+    ("writer", "transaction"),
+    [
+        ("", 1),
+        ("a\nb", 1),
+        ("x" * 129, 1),
+        ("\ud800", 1),
+        (None, 1),
+        ("a", -1),
+        ("a", True),
+        ("a", "7"),
+        ("a", 1 << 63),
+    ],
+)
+def test_a_name_that_a_manifest_cannot_hold_is_refused(writer: Any, transaction: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"(writer|transaction) must be"):
+        BlockName(writer, transaction)
 
 
 @pytest.mark.parametrize("name", [NAME, None])
@@ -335,8 +386,9 @@ def test_a_writer_whose_clock_is_a_day_behind_names_above_the_floor_at_once(memo
 
 def test_an_object_from_a_host_whose_clock_is_far_ahead_is_named_as_it_is(memory: ObjectStore) -> None:
     time = Time()
+    appender(memory, time).append(write(memory, b"before", time=time))
     written = write(memory, b"a", time=Time(time.now + DEADLINE))
 
     assert appender(memory, time).append(written)
 
-    assert locations(memory) == [written[0].location]
+    assert locations(memory)[1:] == [written[0].location]

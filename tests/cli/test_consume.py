@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Consumer, Producer, Record
+from penstock import Consumer, Producer, ProducerConfig, Record
 from penstock.buffer import Manifest
 from penstock.errors import Fenced
-from tests.cli.command import run
+from tests.cli.command import Here, run
 from tests.processes import PATIENCE
 
 MAIN = "from penstock.cli.app import main; main()"
@@ -302,6 +302,36 @@ def test_where_there_is_no_buffer_that_is_said_and_none_is_made(tmp_path: Path) 
     where = tmp_path / "typo"
     assert consume(str(where)) == (0, b"", f"penstock: {where} is empty: there is no manifest\n")
     assert not where.exists()
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a buffer", "none"])
+@pytest.mark.parametrize("more", [[], ["--no-ack"]], ids=["consuming", "looking"])
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--start", "bogus"], "start must be 'earliest', 'latest' or a sequence, not 'bogus'"),
+        (["--start", "9" * 5000], "start must be 'earliest', 'latest' or a sequence, not a number of 5000 digits"),
+        (["--group", ""], "group must be a name of 1 to 128 printable characters, not ''"),
+        (["--path", "../up"], "manifest_path: "),
+    ],
+)
+def test_options_are_checked_before_anything_is_looked_for(
+    tmp_path: Path, here: Here, there: bool, more: list[str], words: list[str], complaint: str
+) -> None:
+    if there:
+        fill(tmp_path, [b"a"])
+    said = here("consume", str(tmp_path), *more, *words)
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith(f"penstock: {complaint}")
+
+
+@pytest.mark.parametrize("more", [["--no-ack"], []], ids=["looking", "consuming"])
+def test_another_manifest_path_is_read_when_it_is_given(tmp_path: Path, more: list[str]) -> None:
+    with Producer(tmp_path, ProducerConfig(manifest_path="orders/manifest")) as producer:
+        producer.produce(b"one")
+    assert consume(str(tmp_path), "--path", "orders/manifest", *more) == (0, b"one\n", "")
+    assert Manifest.read(tmp_path, "orders/manifest").groups["default"].acked_through == (-1 if more else 0)
+    assert not (tmp_path / "ingest" / "manifest").exists()
 
 
 def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:

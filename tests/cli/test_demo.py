@@ -14,7 +14,8 @@ import pytest
 import penstock
 from penstock import DurableEventQueue
 from penstock.buffer import Manifest
-from penstock.cli.demo import Pushed
+from penstock.cli.demo import Pushed, make_place
+from penstock.errors import PenstockError
 from penstock.queue import queues_in
 from tests.cli.command import run, run_for
 from tests.spark.conftest import CHECK_JAVA
@@ -39,7 +40,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
     if why_not:
         pytest.skip(" ".join(why_not.split()))
-    root = tmp_path_factory.mktemp("demo")
+    root = tmp_path_factory.mktemp("demo") / "not" / "there"
     words = ("demo", str(root), "--events", str(PUSHED.events), "--producers", str(PUSHED.services), "--kills", "1")
     return Demo(root, run_for(290, *words))
 
@@ -77,6 +78,18 @@ def test_the_demo_leaves_its_queues_empty_and_its_buffer_acked(demo: Demo) -> No
     for place in places:
         with DurableEventQueue(place) as queue:
             assert queue.is_empty
+
+
+def test_a_directory_that_is_not_there_is_made(tmp_path: Path) -> None:
+    assert make_place(tmp_path / "not" / "there") == tmp_path / "not" / "there"
+    assert (tmp_path / "not" / "there").is_dir()
+    assert make_place(tmp_path / "not" / "there").is_dir()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PenstockError, match=f"{tmp_path}/file"):
+        make_place(tmp_path / "file" / "below")
 
 
 def test_without_java_the_demo_says_how_to_get_it_and_starts_nothing(tmp_path: Path) -> None:

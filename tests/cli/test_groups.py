@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,11 +92,11 @@ def test_the_last_group_is_dropped_only_by_force(tmp_path: Path, here: Here) -> 
     ("words", "complaint"),
     [
         (["create", "{}", "default"], "the group 'default' is in "),
-        (["create", "{}", "audit", "--start", "7"], "a new group begins at 'earliest', 'latest' or a sequence"),
+        (["create", "{}", "audit", "--start", "7"], "a group begins at 'earliest', 'latest' or a sequence"),
         (["create", "{}", "audit", "--start", "soon"], "start must be 'earliest', 'latest' or a sequence, not 'soon'"),
         (["create", "{}", ""], "group must be a name of 1 to 128 printable characters, not ''"),
         (["reset", "{}", "typo", "--to", "latest"], "there is no group 'typo' in "),
-        (["reset", "{}", "default", "--to", "3"], "a new group begins at 'earliest', 'latest' or a sequence"),
+        (["reset", "{}", "default", "--to", "3"], "a group begins at 'earliest', 'latest' or a sequence"),
         (["drop", "{}", "typo"], "there is no group 'typo' in "),
         (["list", "nonsense://x"], "nonsense:// is no place for a store"),
     ],
@@ -136,6 +139,78 @@ def test_another_manifest_path_is_looked_at_when_it_is_given(tmp_path: Path, her
     assert here("groups", "create", str(tmp_path), "audit", "--path", "orders/manifest").status == 0
     (_, audit) = json.loads(here("groups", "list", str(tmp_path), "--json", "--path", "orders/manifest").out)
     assert (audit["name"], audit["lag"]) == ("audit", 1)
+
+
+@pytest.mark.parametrize("words", [["reset", "{}", "default", "--to", "latest"], ["drop", "{}", "default", "--force"]])
+def test_a_place_without_a_buffer_is_no_place_to_change_groups_and_none_is_made(
+    tmp_path: Path, here: Here, words: list[str]
+) -> None:
+    typo = tmp_path / "typo"
+    said = here("groups", *(word.format(typo) for word in words))
+    complaint = f"penstock: there is no manifest 'ingest/manifest' in file://{typo}\n"
+    assert (said.status, said.out, said.err) == (1, "", complaint)
+    assert not typo.exists()
+
+
+def test_a_group_can_be_made_before_its_buffer_and_that_is_said(tmp_path: Path, here: Here) -> None:
+    made = here("groups", "create", str(tmp_path / "new"), "audit")
+    said = "created the group 'audit', which begins at earliest, in a new buffer\n"
+    assert (made.status, made.out, made.err) == (0, said, "")
+    assert acked(tmp_path / "new") == {"default": -1, "audit": -1}
+
+
+def test_a_new_buffer_needs_no_group_default_and_none_is_made(tmp_path: Path, here: Here) -> None:
+    said = here("groups", "create", str(tmp_path / "new"), "default")
+    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
+    assert said.err.endswith(", and a new buffer has the group 'default' by itself\n")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("words", [["create", "{}", "audit", "--start"], ["reset", "{}", "default", "--to"]])
+def test_a_number_that_no_sequence_can_be_is_one_line(tmp_path: Path, here: Here, words: list[str]) -> None:
+    fill(tmp_path)
+    said = here("groups", *(word.format(tmp_path) for word in words), "9" * 5000)
+    complaint = "penstock: start must be 'earliest', 'latest' or a sequence, not a number of 5000 digits\n"
+    assert (said.status, said.out, said.err) == (1, "", complaint)
+
+
+@pytest.mark.parametrize("name", ["[/oops]", "[red]alert[/red]", ":warning:", "a\\"])
+def test_a_name_is_shown_as_it_is_whatever_is_in_it(tmp_path: Path, here: Here, name: str) -> None:
+    fill(tmp_path)
+    here("groups", "create", str(tmp_path), name)
+    for words in (["groups", "list"], ["status"]):
+        shown = here(*words, str(tmp_path))
+        assert (shown.status, shown.err) == (0, "")
+        assert f" {name} " in shown.out
+
+
+def test_a_takeover_at_a_time_that_no_calendar_has_is_listed(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path)
+    Consumer(tmp_path, ConsumerConfig(gc=False), clock=lambda: 1e12).close()
+    shown = here("groups", "list", str(tmp_path))
+    assert (shown.status, shown.err) == (0, "")
+    assert "default" in shown.out
+
+
+def test_the_help_of_reset_says_what_it_means_for_a_checkpoint() -> None:
+    said = " ".join(run("groups", "reset", "--help", COLUMNS="200").stdout.split())
+    assert "One that is behind the acks is refused; one that is ahead goes on where it is" in said
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "PYTHONUNBUFFERED"])
+@pytest.mark.parametrize("words", [["groups", "list"], ["groups", "list", "--json"], ["status"], ["manifest", "dump"]])
+def test_an_answer_that_standard_output_has_no_room_for_is_one_line_and_status_1(
+    tmp_path: Path, words: list[str], unbuffered: str
+) -> None:
+    fill(tmp_path)
+    command = [sys.executable, "-m", "penstock.cli", *words, str(tmp_path)]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, env=environment)
+    complaint = b"penstock: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, complaint)
 
 
 def test_a_long_name_is_shown_whole_where_no_terminal_is(tmp_path: Path, here: Here) -> None:

@@ -59,7 +59,7 @@ def test_a_table_shows_what_waits(tmp_path: Path) -> None:
         "batches waiting": "2",
         "bytes waiting": str(2 * one),
         "records waiting": "4",
-        "data objects": f"3, {3 * one} bytes",
+        "data objects": f"3, {3 * one} bytes in ingest/",
         "group default": f"2 batches behind, epoch 1, last taken over by {owner}",
         "group audit": f"0 batches behind, epoch 2, last taken over by {owner}",
     }
@@ -79,7 +79,7 @@ def test_of_version_1_a_table_shows_what_is_known(tmp_path: Path, here: Here) ->
         "batches waiting": "2",
         "bytes waiting": str(2 * one),
         "records waiting": "not known: a manifest of version 1 does not count them",
-        "data objects": f"3, {3 * one} bytes",
+        "data objects": f"3, {3 * one} bytes in ingest/",
     }
     assert age.endswith(" old, from 1970-01-12 13:46:41 UTC")
 
@@ -109,6 +109,19 @@ def test_scripts_get_json(tmp_path: Path, here: Here, manifest_format: str, vers
         "data_objects": 3,
         "data_bytes": 3 * one,
     }
+
+
+def test_another_manifest_path_is_looked_at_when_it_is_given(tmp_path: Path, here: Here) -> None:
+    with Producer(tmp_path, ProducerConfig(manifest_path="orders/manifest")) as producer:
+        producer.produce(b"one")
+    found = json.loads(here("status", str(tmp_path), "--json", "--path", "orders/manifest").out)
+    assert (found["batches_waiting"], found["batches_missing"]) == (1, 0)
+    assert json.loads(here("status", str(tmp_path), "--json").out)["batches_waiting"] == 0
+
+
+def test_an_event_from_a_time_that_no_calendar_has_is_shown_without_a_date(tmp_path: Path, here: Here) -> None:
+    fill(tmp_path, at=1e12)
+    assert rows(here("status", str(tmp_path)).out)["oldest event"] == "0.0 s old"
 
 
 def test_the_age_is_that_of_the_oldest_event_that_waits(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from tests.cli.command import Here
 QUERY = "5f2b7c7e-8f0c-4b57-9d7e-0a4f6f5e9b11"
 
 
-def append(buffer: Path, number: int) -> bool:
+def append(buffer: Path, number: int, name: str = QUERY) -> bool:
     appender = BlockAppender(open_store(buffer))
-    return appender.append([appender.write(values_to_arrow([b"one"]))], BlockName(QUERY, number))
+    return appender.append([appender.write(values_to_arrow([b"one"]))], BlockName(name, number))
 
 
 def test_a_table_shows_the_writers_and_what_each_did_last(tmp_path: Path, here: Here) -> None:
@@ -33,6 +33,21 @@ def test_a_table_shows_the_writers_and_what_each_did_last(tmp_path: Path, here: 
 def test_a_querys_id_is_shown_whole_for_it_is_what_drop_asks_for(tmp_path: Path, here: Here) -> None:
     append(tmp_path, 7)
     assert QUERY in here("writers", "list", str(tmp_path)).out
+
+
+def test_a_writers_name_is_shown_as_it_is_whatever_is_in_it(tmp_path: Path, here: Here) -> None:
+    append(tmp_path, 7, "[/oops] :warning:")
+    shown = here("writers", "list", str(tmp_path))
+    assert (shown.status, shown.err) == (0, "")
+    assert "│ [/oops] :warning: │" in shown.out
+
+
+def test_a_write_at_a_time_that_no_calendar_has_is_listed(tmp_path: Path, here: Here) -> None:
+    with Producer(tmp_path, clock=lambda: 1e12) as producer:
+        producer.produce(b"one")
+    shown = here("writers", "list", str(tmp_path))
+    assert (shown.status, shown.err) == (0, "")
+    assert "producer" in shown.out
 
 
 def test_scripts_get_the_writers_as_json(tmp_path: Path, here: Here) -> None:

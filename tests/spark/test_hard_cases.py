@@ -54,8 +54,9 @@ def test_another_block_under_a_queued_name_is_an_error_and_is_not_appended(tmp_p
 
 def test_a_name_is_not_taken_for_a_longer_one(tmp_path: Path) -> None:
     appender = BlockAppender(open_store(tmp_path))
-    assert appender.append([appender.write(values_to_arrow([b"one"]))], BlockName("query", 12))
-    assert appender.append([appender.write(values_to_arrow([b"two"]))], BlockName("query", 1))
+    assert appender.append([appender.write(values_to_arrow([b"one"]))], BlockName("query", 1))
+    assert appender.append([appender.write(values_to_arrow([b"two"]))], BlockName("query", 12))
+    assert appender.append([appender.write(values_to_arrow([b"three"]))], BlockName("quer", 1))
 
 
 def test_an_available_now_query_that_somebody_else_stopped_did_not_end_well(

@@ -176,9 +176,10 @@ def test_a_record_of_any_time_that_can_be_produced_can_be_read(backlog: Backlog,
     assert [batch.num_rows for task in reader.partitions() for batch in reader.read(task)] == [1]
 
 
-def test_a_buffer_that_is_not_there_has_no_rows(session: Any, backlog: Backlog) -> None:
-    assert backlog.frame(session).count() == 0
-    assert not Path(backlog.url).exists()
+def test_a_buffer_that_is_not_there_has_no_rows(session: Any, tmp_path: Path) -> None:
+    missing = Backlog(str(tmp_path / "missing"))
+    assert missing.frame(session).count() == 0
+    assert not Path(missing.url).exists()
 
 
 @pytest.mark.parametrize(("given", "found"), [("earliest", [0, 1, 2]), ("2", [2]), ("3", []), ("latest", [])])

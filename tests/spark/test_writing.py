@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -509,6 +510,21 @@ def test_a_stream_is_appended_block_by_block_and_a_replayed_block_is_there_once(
     payloads = [json.loads(entry.metadata[0].payload) for entry in Manifest.read(place.store).entries]
     assert payloads == [{"writer": query.id, "transaction": 0}, {"writer": query.id, "transaction": 1}]
     assert before < objects_in(place)  # the block did come again, and its object is an orphan
+
+
+def test_a_checkpoint_that_was_deleted_sends_new_blocks_and_none_is_swallowed(
+    session: Any, disk: Place, tmp_path: Path
+) -> None:
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    for name, texts in (("1", ("a", "b")), ("2", ("c",))):
+        disk.start(lines(session, source, name, *texts), checkpoint).awaitTermination()
+
+    shutil.rmtree(checkpoint)  # its blocks count from 0 again, at the same place and under the same application
+    shutil.rmtree(source)
+    for name, texts in (("3", ("d",)), ("4", ("e", "f"))):
+        disk.start(lines(session, source, name, *texts), checkpoint).awaitTermination()
+
+    assert disk.values() == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
 
 def all_text(error: Any) -> str:

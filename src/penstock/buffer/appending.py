@@ -18,37 +18,47 @@ import pyarrow as pa
 
 from penstock.buffer.batch import BatchFormat, Compression, encode
 from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.config import ProducerConfig
+from penstock.buffer.config import ProducerConfig, check_name
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.locations import Names, check_owner
+from penstock.buffer.native_queue import NativeView
 from penstock.buffer.opendata_queue import OpenDataView
 from penstock.buffer.producer import seconds_since_boot
 from penstock.buffer.queue_manifest import Transaction
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
+from penstock.storage.checks import check_whole
 
 _DEFAULTS = ProducerConfig()
 _MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
 _COPIERS = 4
 _ROUNDS = 5
+_LAST_TRANSACTION = (1 << 63) - 1
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenObject:
-    """A data object that no manifest names yet. `began` is when its writing began, in seconds since 1970."""
+    """A data object that no manifest names yet. `began` is when its writing began, in seconds since 1970.
+
+    `is_guarded`: the manifest was version 2 by then, and its floor is all that a collector goes by. Else one may have
+    it on its list for its age, from before an upgrade.
+    """
 
     location: str
     records: int
     size: int
     began: float
+    is_guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
     """Who appends a block, and which of its blocks it is. A block that comes again has the name it had before.
+
+    Raises `InvalidInput` for a writer that is no name, or a transaction below 0.
 
     >>> BlockName("nightly", 7).payload
     b'{"writer":"nightly","transaction":7}'
@@ -58,6 +68,10 @@ class BlockName:
     transaction: int
     end: str | None = None
     """Where what the block was made of ends, if its maker knows: another block under the same name is told by it."""
+
+    def __post_init__(self) -> None:
+        check_name("writer", self.writer)
+        check_whole("transaction", self.transaction, 0, _LAST_TRANSACTION)
 
     @property
     def payload(self) -> bytes:
@@ -136,6 +150,7 @@ class BlockAppender:
             store, config.manifest_path, "producer", config.manifest_format, names=self._names, clock=clock
         )
         self._owns_prefix = False
+        self._is_guarded = False
 
     def write(self, batch: pa.RecordBatch) -> WrittenObject:
         """Write a batch of records as a data object, which nobody sees until it is appended.
@@ -148,13 +163,14 @@ class BlockAppender:
         if size > config.max_batch_bytes:
             raise InvalidInput(f"a batch of {size} bytes passes max_batch_bytes = {config.max_batch_bytes}")
         if not self._owns_prefix:
-            self._queue.look()  # for its floor: what is named below it can be collected before it is appended
+            view = self._queue.look()  # for its floor: what is below it can be collected before it is appended
+            self._is_guarded = isinstance(view, NativeView) and view.version is not None
             self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
         encoded = encode(batch, Compression(config.compression), BatchFormat(config.format), config.max_batch_bytes)
         began = self._clock()  # before it is written: the collector counts on what is told about this time
         location = self._names.location(config.data_path_prefix, self._queue.floor)
         self._store.put(location, encoded.data)
-        return WrittenObject(location, batch.num_rows, len(encoded.data), began)
+        return WrittenObject(location, batch.num_rows, len(encoded.data), began, self._is_guarded)
 
     def append(self, objects: Sequence[WrittenObject], name: BlockName | None = None) -> bool:
         """Enqueue all objects in one write, in their order. False: the block is in the queue already, or has none.
@@ -169,19 +185,17 @@ class BlockAppender:
         if not objects:
             return False
         payload = b"" if name is None else name.payload
-        entries = [self._entry(written, payload) for written in objects]
         evidence = _Evidence(name)
         by = None if name is None else Transaction(name.writer, name.transaction)
         self._queue.look()
-        for _ in range(_ROUNDS):
+        entries = [self._entry(written, payload) for written in objects]
+        rounds = 1 if all(self._is_safe(written) for written in objects) else _ROUNDS
+        for _ in range(rounds):
             evidence.expect(entries[-1].location)
-            if self._queue.native is not None:
-                entries = [replace(entry, deadline=math.inf) for entry in entries]  # the collector's floor is enough
             is_old = [self._is_old(entry) for entry in entries]
             if any(is_old):
                 # Looked at first: of a block that is there, the objects may have been read and collected by now.
-                view = self._queue.look()
-                if isinstance(view, OpenDataView) and evidence.is_in(view):
+                if self._is_there(name, evidence):
                     break
                 entries = self._write_again(entries, is_old)
                 evidence.expect(entries[-1].location)
@@ -197,7 +211,9 @@ class BlockAppender:
                 f"{len(entries)} objects of a block were not enqueued in {self._where} within enqueue_deadline = "
                 f"{self._config.enqueue_deadline} s, {_ROUNDS} times; they are not known to be enqueued"
             )
-        _log.info("%s is in %s already; its %d new objects stay orphans", name or "a block", self._where, len(objects))
+        _log.warning(
+            "%s is in %s already, or was; its %d new objects stay orphans", name or "a block", self._where, len(objects)
+        )
         return False
 
     @property
@@ -209,8 +225,14 @@ class BlockAppender:
         if age < -self._config.enqueue_deadline / 3:
             age = math.inf  # another host's clock, and far ahead: it says nothing about the age
         deadline = self._uptime() + self._config.enqueue_deadline - max(age, 0)
+        if self._is_safe(written):
+            deadline = self._uptime() + _ROUNDS * self._config.enqueue_deadline
         metadata = (Metadata(0, int(written.began * 1000), payload),)
         return NewEntry(written.location, metadata, deadline, written.size, written.records)
+
+    def _is_safe(self, written: WrittenObject) -> bool:
+        """Whether the floor alone says if an object may be named, and not its age."""
+        return written.is_guarded and self._queue.native is not None
 
     def _is_old(self, entry: NewEntry) -> bool:
         """Whether two thirds of its time are over; the rest is for the manifest write, and for hosts' clocks."""
@@ -220,6 +242,19 @@ class BlockAppender:
         # All or none: a block is not appended in parts. With none the queue gives up, and `append` writes again.
         now = self._uptime()
         return entries if all(now < entry.deadline for entry in entries) else []
+
+    def _is_there(self, name: BlockName | None, evidence: _Evidence) -> bool:
+        view = self._queue.look()
+        if isinstance(view, OpenDataView):
+            return evidence.is_in(view)
+        if name is None or not isinstance(view, NativeView):
+            return False
+        writer = view.head.happened(name.writer, name.transaction)
+        if writer is None:
+            return False
+        if writer.transaction == name.transaction:
+            self._check_same_block(name, writer.first_sequence)
+        return True
 
     def _write_again(self, entries: Sequence[NewEntry], is_old: Sequence[bool]) -> list[NewEntry]:
         _log.info("writing %d of %d objects of a block again in %s: too old", sum(is_old), len(entries), self._where)

@@ -132,7 +132,7 @@ class GarbageCollector:
         # Only now, when the one before is carried out: else collectors that run often would put it off for ever.
         left = [at for path, at in times.items() if at is not None and at >= head.floor]
         if left and min(left) < floor_for(head, now - grace):
-            queue.raise_floor(lambda latest: floor_for(latest, now - grace), now)
+            queue.raise_floor(lambda latest: floor_for(latest, now - grace), lambda: max(now, self._now(view, data)))
         return report
 
     def _now(self, view: NativeView, data: list[ObjectMeta]) -> int:

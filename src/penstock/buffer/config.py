@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression
-from penstock.buffer.locations import OWNER, is_data_name
-from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.locations import MANIFEST_PATH, OWNER, is_data_name
 from penstock.errors import InvalidInput
 from penstock.storage.checks import as_word, check_seconds, check_whole
 from penstock.storage.paths import check_path, check_prefix
@@ -105,8 +104,13 @@ class ConsumerConfig:
 
 def check_group(name: object) -> str:
     """Raises `InvalidInput` for what cannot be a group's name."""
+    return check_name("group", name)
+
+
+def check_name(field: str, name: object) -> str:
+    """Raises `InvalidInput` for what cannot be a name in a manifest."""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise InvalidInput(f"group must be a name of 1 to {_LONGEST_NAME} printable characters, not {name!r}")
+        raise InvalidInput(f"{field} must be a name of 1 to {_LONGEST_NAME} printable characters, not {name!r:.200}")
     return name
 
 

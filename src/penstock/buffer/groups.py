@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import check_group, check_start
-from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP, Group, Head, Writer
 from penstock.buffer.native_queue import NativeQueue, NativeView
 from penstock.buffer.queue_manifest import Start
@@ -55,13 +55,14 @@ class Groups:
     def drop(self, name: str, *, force: bool = False) -> None:
         """Take a group away, and with it what only it held back.
 
-        Raises `InvalidInput` if it is not there, and for the last one unless it is forced.
+        Raises `InvalidInput` if it is not there, and for the last one unless it is forced. Raises `OutcomeUnknown`
+        where a reply was lost, and the group is there under another epoch.
         """
-        self._place.native().drop_group(check_group(name), force=force)
+        self._place.there().drop_group(check_group(name), force=force)
 
     def reset(self, name: str, to: Start) -> None:
         """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there."""
-        self._place.native().reset_group(check_group(name), check_start(to))
+        self._place.there().reset_group(check_group(name), check_start(to))
 
 
 class Writers:
@@ -80,7 +81,7 @@ class Writers:
 
     def drop(self, name: str) -> None:
         """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
-        self._place.native().drop_writer(name)
+        self._place.there().drop_writer(name)
 
 
 class _Place:
@@ -96,6 +97,12 @@ class _Place:
                 "`penstock manifest upgrade` makes it version 2"
             )
         return view.head
+
+    def there(self) -> NativeQueue:
+        """The queue of a buffer that is there. Raises `InvalidInput` if it is not: a typing error makes no buffer."""
+        if self.queue.look().version is None:
+            raise InvalidInput(f"there is no manifest {self._where}")
+        return self.native()
 
     def native(self) -> NativeQueue:
         self.head()

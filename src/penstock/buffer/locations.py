@@ -11,10 +11,12 @@ from collections.abc import Callable
 from penstock.errors import AlreadyExists, InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import ObjectStore, url_of
 
+MANIFEST_PATH = "ingest/manifest"
 OWNER = ".owner"
 
 _SUFFIX = ".batch"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's
+_TO_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _DATA_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\.batch")
 _LAST_MS = (1 << 48) - 1
@@ -46,10 +48,7 @@ def ulid_time(text: str) -> int | None:
     """
     if _ULID.fullmatch(text) is None:
         return None
-    number = 0
-    for letter in text[:10]:
-        number = number << 5 | _ALPHABET.index(letter)
-    return number
+    return int(text[:10].translate(_TO_DIGITS), 32)
 
 
 def location_time(location: str) -> int | None:

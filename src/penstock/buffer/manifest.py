@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.buffer.descriptors import BatchDescriptor
+from penstock.buffer.locations import MANIFEST_PATH as MANIFEST_PATH
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest_object import decoded
 from penstock.buffer.native_head import DEFAULT_GROUP, NEW, VERSION, Group, Head, decode_head, version_of
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.buffer.segments import Segments
 from penstock.errors import NotFound
-from penstock.storage import ObjectStore, open_store
+from penstock.storage import ObjectStore, open_store, url_of
 
-MANIFEST_PATH = "ingest/manifest"
 _TRIES = 5
 
 
@@ -59,9 +60,10 @@ class Manifest:
         store = open_store(where)
         for left in reversed(range(_TRIES)):
             try:
-                found = cls.decode(store.get(path).data)
+                data = store.get(path).data
             except NotFound:
                 return cls._of_head(NEW)
+            found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
             if found.head is None or not found.head.segments:
                 return found
             try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from penstock.buffer.measures import WriteCounts
-from penstock.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, StorageError
+from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, OutcomeUnknown, StorageError
 from penstock.storage import Object, ObjectStore, url_of
 
 _FIRST_PAUSE = 0.005
@@ -66,6 +66,10 @@ class ManifestObject:
         except NotFound:
             return None
 
+    def decoded(self, decode: Callable[[bytes], T], data: bytes) -> T:
+        """What the object's bytes are. Raises `CorruptData` naming the object."""
+        return decoded(decode, data, self.where)
+
     def replace(self, version: str | None, data: bytes) -> str:
         """Write over a version, or where there was nothing. Raises one of `LOST`, and `StorageError`."""
         self._counts.tried()
@@ -97,6 +101,14 @@ class ManifestObject:
             self._sleep(longest * self._jitter())
             longest = min(longest * 2, _LONGEST_PAUSE)
             yield
+
+
+def decoded(decode: Callable[[bytes], T], data: bytes, where: str) -> T:
+    """Read bytes that lie somewhere. Raises `CorruptData` that says where."""
+    try:
+        return decode(data)
+    except CorruptData as error:
+        raise CorruptData(f"{where}: {error}") from error
 
 
 class Patience:

@@ -7,7 +7,7 @@ import contextlib
 from prometheus_client import Gauge
 
 from penstock import metrics
-from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.locations import MANIFEST_PATH
 from penstock.storage import ObjectStore, url_of
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -34,6 +34,8 @@ _I64 = (1 << 63) - 1
 _U64 = (1 << 64) - 1
 _MOST_LOCATION = (1 << 16) - 1
 
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
 
 class Item(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What was said about the entries of a batch from `start_index` on."""
@@ -46,10 +48,10 @@ class Item(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One data batch in the queue. What version 1 did not know is None after an upgrade."""
 
-    sequence: int
+    sequence: Natural
     location: str
-    records: int | None
-    size: int | None
+    records: Natural | None
+    size: Natural | None
     metadata: tuple[Item, ...]
 
     def descriptor(self) -> BatchDescriptor:
@@ -63,13 +65,13 @@ class Reference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     name: str
     """In the folder of the manifest's segments."""
-    first: int
-    last: int
-    records: int
-    size: int
-    oldest: int
+    first: Natural
+    last: Natural
+    records: Natural
+    size: Natural
+    oldest: Natural
     """The smallest ULID time of what is in the window, and of the segment's own name, in milliseconds."""
-    level: int
+    level: Natural
     """0 holds entries, and each level above it references of the one below."""
 
 
@@ -85,10 +87,10 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a writer did last: its transaction, the first sequence of it, the revision of the head, and when."""
 
-    transaction: int
-    first_sequence: int
-    revision: int
-    at: int
+    transaction: Natural
+    first_sequence: Natural
+    revision: Natural
+    at: Natural
     is_named: bool
 
 
@@ -117,6 +119,11 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def slowest(self) -> int:
         """The first sequence that some group has not acked; with no group the first that is kept."""
         return min((group.acked_through + 1 for group in self.groups.values()), default=self.first_sequence)
+
+    def happened(self, writer: str, transaction: int) -> Writer | None:
+        """What the writer did last, if that transaction of it has happened; else None."""
+        found = self.writers.get(writer)
+        return found if found is not None and transaction <= found.transaction else None
 
     def changed(self, **changes: Any) -> Head:
         """One revision later, with these changes."""
@@ -161,15 +168,19 @@ def encode_head(head: Head) -> bytes:
 def decode_head(data: bytes) -> Head:
     """Read the bytes of a head. Raises `CorruptData` naming what is wrong: a key it does not know as well."""
     version = version_of(data)
+    if version is None:
+        raise CorruptData(f"a manifest of {len(data)} bytes is too small")
     if version != VERSION:
-        raise CorruptData(f"unsupported version {version} of a manifest's head; it is {VERSION} here")
+        raise CorruptData(f"unsupported version {version} of a manifest's head; this Penstock reads 1 and 2")
     try:
         head = _decoder.decode(memoryview(data)[: -_VERSION.size])
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+    except msgspec.ValidationError as error:
         raise CorruptData(
             f"a manifest of version 2 cannot be read: {error} (what a newer Penstock has written must not be "
             "dropped by this one: is it the newest here?)"
         ) from error
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise CorruptData(f"a manifest of version 2 cannot be read: {error}") from error
     _check(head)
     return head
 
@@ -199,7 +210,7 @@ def is_too_long(entries: tuple[Entry, ...]) -> bool:
 
 
 def _check(head: Head) -> None:
-    """See to it that nothing is missing between the first sequence and the next, and that no number is negative."""
+    """See to it that nothing is missing between the first sequence and the next, and that every group is in it."""
     numbers = {
         "revision": head.revision,
         "next_sequence": head.next_sequence,
@@ -212,21 +223,15 @@ def _check(head: Head) -> None:
         if not 0 <= number <= _U64:
             raise CorruptData(f"{name}: {number} cannot be in a manifest")
     due = head.first_sequence
-    if due < 0:
-        raise CorruptData(f"segments: the first sequence cannot be {due}")
     for reference in head.segments:
         check_reference(reference, due)
         due = reference.last + 1
     for entry in head.tail:
         if entry.sequence != due:
             raise CorruptData(f"tail: it has sequence {entry.sequence} where {due} is due")
-        check_counts("tail", entry)
         due += 1
     if due != head.next_sequence:
         raise CorruptData(f"next_sequence: it is {head.next_sequence}, and the entries end before {due}")
-    for name, writer in head.writers.items():
-        if min(writer.transaction, writer.first_sequence, writer.revision, writer.at) < 0:
-            raise CorruptData(f"writers: {name!r} has a number below 0: {writer}")
     for name, group in head.groups.items():
         is_in_queue = head.first_sequence - 1 <= group.acked_through < head.next_sequence
         if not is_in_queue or not 0 <= group.epoch <= head.epoch:
@@ -236,18 +241,11 @@ def _check(head: Head) -> None:
             )
 
 
-def check_counts(field: str, entry: Entry) -> None:
-    """Raises `CorruptData` for an entry whose counts cannot be."""
-    if min(entry.records or 0, entry.size or 0) < 0:
-        raise CorruptData(f"{field}: sequence {entry.sequence} has {entry.records} records in {entry.size} bytes")
-
-
 def check_reference(reference: Reference, due: int) -> None:
-    """Raises `CorruptData` for a reference that cannot be, or does not begin where it is due."""
+    """Raises `CorruptData` for a reference that does not begin where it is due, or to what is no segment."""
     if reference.first != due or reference.last < reference.first:
         raise CorruptData(
             f"segments: {reference.name} holds {reference.first} to {reference.last}, and {due} is due there"
         )
-    is_negative = min(reference.records, reference.size, reference.oldest, reference.level) < 0
-    if is_negative or SEGMENT_NAME.fullmatch(reference.name) is None:
-        raise CorruptData(f"segments: the reference to {reference.name!r} cannot be read")
+    if SEGMENT_NAME.fullmatch(reference.name) is None:
+        raise CorruptData(f"segments: {reference.name!r} is no segment's name")

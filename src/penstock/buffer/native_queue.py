@@ -42,6 +42,7 @@ from penstock.buffer.segments import Segments
 from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown, PenstockError
 
 _YOUNG = 10.0  # seconds
+_MANY = 50  # tries
 _LAST_DATE = 253_402_300_799_000  # the end of the year 9999, in milliseconds
 
 _log = logging.getLogger(__name__)
@@ -151,6 +152,8 @@ class NativeQueue:
             if len(entries) < len(tried):
                 continue
             attempts.note(now, found.head, tried)
+            if attempts.count % _MANY == 0:
+                _log.warning("enqueuing %d in %s: try %d by now", len(tried), self._object.where, attempts.count)
             try:
                 written = self._write(found, changed)
             except LOST as error:
@@ -187,8 +190,8 @@ class NativeQueue:
             return Enqueued(False, first, was_there=True)
         if writer is None and attempts.base is not None and head.forgotten_through > attempts.base:
             raise OutcomeUnknown(
-                f"a write to {self._object.where} had no answer, and more than {MOST_UNNAMED} writers have written "
-                "since: the manifest does not remember this one, and what it wrote is not known to be enqueued"
+                f"a write to {self._object.where} was not confirmed, and the manifest has forgotten its writer since "
+                f"(it remembers the latest {MOST_UNNAMED}): what it wrote is not known to be enqueued"
             )
         return None
 
@@ -216,10 +219,10 @@ class NativeQueue:
         )
         tail, references = head.tail + new, head.segments
         if is_too_long(tail):
+            # What is too long for a tail is sealed with it: each write between the head that was read and the one that
+            # is written is time for others to be first.
             is_long_alone = is_too_long(new)
-            sealed = self._segments.seal(head.tail, head.floor)
-            if is_long_alone:
-                sealed += self._segments.seal(new, head.floor)
+            sealed = self._segments.seal(tail if is_long_alone else head.tail, head.floor)
             tail = () if is_long_alone else new
             references = self._segments.fold((*references, *sealed), head.floor)
         revision = head.revision + 1
@@ -294,7 +297,8 @@ class NativeQueue:
         elif version_of(found.data) == OPENDATA:
             raise VersionChanged
         else:
-            view = NativeView(decode_head(found.data), self._segments, found.version, found.last_modified)
+            head = self._object.decoded(decode_head, found.data)
+            view = NativeView(head, self._segments, found.version, found.last_modified)
         self._remember(view)
         return view
 
@@ -327,12 +331,15 @@ class NativeQueue:
                 _log.info("changing %s: %s; reading again", self._object.where, error)
                 next(pauses)
 
-    def raise_floor(self, floor_for: Callable[[Head], int], now: int) -> Head:
-        """Set the collector's floor, if it is higher than the one there, and when."""
+    def raise_floor(self, floor_for: Callable[[Head], int], now: Callable[[], int]) -> Head:
+        """Set the collector's floor, if it is higher than the one there, and when: after the head was read.
+
+        Who acks just before has a whole grace period to fetch what it holds.
+        """
 
         def change(head: Head) -> Head | None:
             floor = floor_for(head)
-            return head.changed(floor=floor, floor_set_at=max(now, 0)) if floor > head.floor else None
+            return head.changed(floor=floor, floor_set_at=max(now(), 0)) if floor > head.floor else None
 
         return self.change(change, lambda head: change(head) is None)
 
@@ -351,7 +358,7 @@ class NativeQueue:
 
         def change(head: Head) -> Head:
             self._check_group(head, name)
-            return self._taken(head, name, self._begin(head, start) - 1)
+            return self._taken(head, name, self._begin(head, start) - 1, ", by a reset")
 
         return self._administer(name, change)
 
@@ -364,11 +371,11 @@ class NativeQueue:
             if not groups and not force:
                 raise InvalidInput(
                     f"{name!r} is the last group of {self._object.where}: without one nothing leaves the queue any "
-                    "more, and whoever comes next begins at the first entry that is kept; force it to drop it"
+                    "more, and whoever comes next begins at the first entry that is kept; `--force` drops it"
                 )
             return self._left(head.changed(groups=groups))
 
-        return self.change(change, lambda head: name not in head.groups)
+        return self._administer(name, change)
 
     def drop_writer(self, name: str) -> Head:
         """Forget a writer: what it sends again is appended again."""
@@ -383,21 +390,29 @@ class NativeQueue:
         return self.change(change, lambda head: name not in head.writers)
 
     def _administer(self, name: str, change: Callable[[Head], Head]) -> Head:
-        tried: list[Group] = []
+        """Change one group, once: where a try may have happened and others have changed it since, it says so."""
+        before: list[Group | None] = []
+        tried: list[Group | None] = []
 
         def noted(head: Head) -> Head:
+            if before and _epoch(head.groups.get(name)) != _epoch(before[0]):
+                raise OutcomeUnknown(
+                    f"a write to {self._object.where} was not confirmed, and the group {name!r} is another now: it may "
+                    "be changed as wanted, and taken over since; look at it with `penstock groups list`"
+                )
             changed = change(head)
-            tried.append(changed.groups[name])
+            before.append(head.groups.get(name))
+            tried.append(changed.groups.get(name))
             return changed
 
         return self.change(noted, lambda head: head.groups.get(name) in tried)
 
     # What they have in common.
 
-    def _taken(self, head: Head, name: str, acked_through: int) -> Head:
+    def _taken(self, head: Head, name: str, acked_through: int, how: str = "") -> Head:
         """The head with a group under a new epoch."""
         epoch = head.epoch + 1
-        group = Group(epoch, acked_through, self._owner, self._now())
+        group = Group(epoch, acked_through, self._owner + how, self._now())
         return self._left(head.changed(epoch=epoch, groups={**head.groups, name: group}))
 
     def _left(self, head: Head) -> Head:
@@ -425,7 +440,7 @@ class NativeQueue:
     def _check_group(self, head: Head, name: str) -> None:
         if name not in head.groups:
             raise InvalidInput(
-                f"there is no group {name!r} in {self._object.where}; there are {', '.join(head.groups)}"
+                f"there is no group {name!r} in {self._object.where}; its groups: {', '.join(head.groups) or 'none'}"
             )
 
     def _check_epoch(self, head: Head, epoch: int) -> None:
@@ -435,10 +450,9 @@ class NativeQueue:
         if group.epoch != epoch:
             if not group.epoch:
                 raise Fenced(f"the manifest {self._object.where} is gone, or another one: {self._group!r} is new in it")
-            since = datetime.fromtimestamp(min(max(group.taken_at, 0), _LAST_DATE) / 1000, UTC)
             raise Fenced(
-                f"a newer consumer has taken over the group {self._group!r} of {self._object.where}: {group.owner}, at "
-                f"{since:%Y-%m-%d %H:%M:%S} UTC; its epoch is {group.epoch}, and this one's {epoch}"
+                f"a newer consumer has taken over the group {self._group!r} of {self._object.where}: {_taker(group)}; "
+                f"its epoch is {group.epoch}, and this one's {epoch}"
             )
 
     def _now(self) -> int:
@@ -467,29 +481,56 @@ class NativeQueue:
             self._measures.group_lag(name).set(head.next_sequence - 1 - group.acked_through)
 
 
+def _epoch(group: Group | None) -> int | None:
+    return None if group is None else group.epoch
+
+
+def _taker(group: Group) -> str:
+    if not group.taken_at:
+        return "on version 1, before it was upgraded"
+    since = datetime.fromtimestamp(min(max(group.taken_at, 0), _LAST_DATE) / 1000, UTC)
+    return f"{group.owner}, at {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    by: Transaction
+    revision: int
+    first_sequence: int
+    locations: tuple[str, ...]
+
+
 class _Attempts:
     """The tries of one enqueue: each set of entries is a transaction."""
 
     def __init__(self) -> None:
         self.base: int | None = None
-        self._tried: list[tuple[Transaction, Head, tuple[str, ...]]] = []
+        self._tried: list[_Attempt] = []
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return len(self._tried)
 
     def of(self, entries: Sequence[NewEntry]) -> Transaction | None:
         """The transaction that these entries were, if they were tried."""
         locations = tuple(entry.location for entry in entries)
-        return next((by for by, _, tried in self._tried if tried == locations), None)
+        return next((tried.by for tried in self._tried if tried.locations == locations), None)
 
     def note(self, by: Transaction, head: Head, entries: Sequence[NewEntry]) -> None:
         """Note a try before it is made."""
         if self.base is None:
             self.base = head.revision
-        self._tried.append((by, head, tuple(entry.location for entry in entries)))
+        locations = tuple(entry.location for entry in entries)
+        if self._tried and self._tried[-1].locations == locations:
+            locations = self._tried[-1].locations  # the same ones, kept once
+        self._tried.append(_Attempt(by, head.revision + 1, head.next_sequence, locations))
 
     def landed(self, writer: Writer) -> Enqueued | None:
         """The try that a writer's record is of, if it is one of these."""
-        for by, head, locations in self._tried:
-            if (by.number, head.revision + 1) == (writer.transaction, writer.revision):
-                first = head.next_sequence
-                places = {location: first + place for place, location in enumerate(locations)}
+        for tried in self._tried:
+            if (tried.by.number, tried.revision) == (writer.transaction, writer.revision):
+                first = tried.first_sequence
+                places = {location: first + place for place, location in enumerate(tried.locations)}
                 return Enqueued(True, first, places)
         return None

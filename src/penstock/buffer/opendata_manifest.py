@@ -43,7 +43,7 @@ class OpenDataManifest:
             raise CorruptData(f"a manifest of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
         (version,) = _VERSION.unpack_from(data, len(data) - _VERSION.size)
         if version != VERSION:
-            raise CorruptData(f"unsupported version {version} of a manifest; this Penstock reads {VERSION}")
+            raise CorruptData(f"unsupported version {version} of a manifest; this Penstock reads 1 and 2")
         if len(data) < _FOOTER.size:
             raise CorruptData(f"a manifest of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
         self.data = data

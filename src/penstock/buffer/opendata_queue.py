@@ -224,7 +224,7 @@ class OpenDataQueue:
         elif version_of(found.data) == NATIVE:
             raise VersionChanged
         else:
-            view = OpenDataView(OpenDataManifest(found.data), found.version, found.last_modified)
+            view = OpenDataView(self._object.decoded(OpenDataManifest, found.data), found.version, found.last_modified)
         self._remember(view)
         return view
 

@@ -8,7 +8,7 @@ from penstock.buffer.batch import MAX_BATCH_BYTES
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import check_group
 from penstock.buffer.fetching import read_batch
-from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP
 from penstock.errors import NotFound
 from penstock.records import Record, records_from_arrow

@@ -29,7 +29,7 @@ def check_resumable(first: int, following: int, last_acked: int, where: str, *, 
 
 
 def beginning(start: str | int, first: int, following: int, where: str) -> int:
-    """The first sequence that a new group reads. Raises `InvalidInput` for one that is not there.
+    """The first sequence that a group reads. Raises `InvalidInput` for one that is not there.
 
     >>> beginning("earliest", 3, 7, "here"), beginning("latest", 3, 7, "here"), beginning(5, 3, 7, "here")
     (3, 7, 5)
@@ -42,5 +42,5 @@ def beginning(start: str | int, first: int, following: int, where: str) -> int:
         return int(start)
     there = f"there are {first} to {following - 1}" if first < following else "there is none at the moment"
     raise InvalidInput(
-        f"a new group begins at 'earliest', 'latest' or a sequence that is in {where} ({there}), not at {start!r}"
+        f"a group begins at 'earliest', 'latest' or a sequence that is in {where} ({there}), not at {start!r}"
     )

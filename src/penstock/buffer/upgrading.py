@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from penstock.buffer.appending import BlockName
 from penstock.buffer.descriptors import BatchDescriptor
-from penstock.buffer.locations import Names
-from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer.locations import MANIFEST_PATH, Names
 from penstock.buffer.manifest_object import LOST, ManifestObject, Patience
 from penstock.buffer.measures import label_of
 from penstock.buffer.native_head import (
@@ -22,6 +22,7 @@ from penstock.buffer.native_head import (
     Group,
     Head,
     Writer,
+    decode_head,
     encode_head,
     entry_of,
     is_too_long,
@@ -43,11 +44,12 @@ class Upgrade:
     entries: int
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, forbid_unknown_fields=True):
     """What an entry of a block carries in version 1, to be told when it comes again."""
 
     writer: str
     transaction: int
+    end: str | None = None
 
 
 def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PATH) -> Upgrade:
@@ -69,8 +71,9 @@ def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PA
         if found is None:
             raise InvalidInput(f"there is no manifest {path!r} in {url_of(store)}: a new buffer is version 2 by itself")
         if version_of(found.data) == VERSION:
+            manifest.decoded(decode_head, found.data)
             return Upgrade(is_new=tried is not None, entries=tried or 0)
-        before = OpenDataManifest(found.data)
+        before = manifest.decoded(OpenDataManifest, found.data)
         entries = before.entries(before.first_sequence, before.next_sequence)
         _measure(store, entries, sizes)
         head = _head_of(before, entries, sizes, segments)
@@ -107,15 +110,24 @@ def _writers(entries: Iterable[BatchDescriptor]) -> dict[str, Writer]:
     writers: dict[str, Writer] = {}
     for entry in entries:
         for item in entry.metadata:
-            try:
-                named = msgspec.json.decode(item.payload, type=_Named)
-            except (msgspec.DecodeError, ValueError, RecursionError):
-                continue  # a user's own metadata, as a rule
+            named = _block_name(item.payload)
+            if named is None:
+                continue
             known = writers.get(named.writer)
-            if named.writer and named.transaction >= 0 and (known is None or known.transaction < named.transaction):
+            if known is None or known.transaction < named.transaction:
                 at = max(item.ingestion_time_ms, 0)
                 writers[named.writer] = Writer(named.transaction, entry.sequence, 1, at, is_named=True)
     return writers
+
+
+def _block_name(payload: bytes) -> BlockName | None:
+    """The block that an entry is of; None for a user's own metadata, which may look much the same."""
+    try:
+        said = msgspec.json.decode(payload, type=_Named)
+        name = BlockName(said.writer, said.transaction, said.end)
+    except (msgspec.DecodeError, ValueError, RecursionError, InvalidInput):
+        return None
+    return name if name.payload == payload else None
 
 
 def _measure(store: ObjectStore, entries: Iterable[BatchDescriptor], sizes: dict[str, int]) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from penstock import __version__
 from penstock.cli.consume import consume_command
 from penstock.cli.demo import run_demo
 from penstock.cli.groups import groups_app, writers_app
 from penstock.cli.manifest import manifest_app
+from penstock.cli.output import console, give_up_stdout, is_of_stdout
 from penstock.cli.produce import produce_command
 from penstock.cli.queue import queue_app
 from penstock.cli.run import run_command
@@ -67,14 +67,23 @@ def demo(
     kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often the pipeline's driver is killed.")] = 1,
 ) -> None:
     """Run the main job on this machine: services, queues, a buffer, Spark, tables; its driver is killed on the way."""
-    if not run_demo(directory, producers=producers, events=events, kills=kills, console=Console()):
+    if not run_demo(directory, producers=producers, events=events, kills=kills, console=console()):
         raise typer.Exit(1)
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line on standard error, and exit status 1."""
+    """Run the command. An error of ours, or no room for an answer, is one line on standard error, and exit status 1."""
     try:
         app()
     except PenstockError as error:
-        typer.echo(f"penstock: {error}", err=True)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:
+        if not is_of_stdout(error):
+            raise
+        give_up_stdout()
+        _fail(f"standard output cannot be written: {error.strerror}")
+
+
+def _fail(why: str) -> NoReturn:
+    typer.echo(f"penstock: {why}", err=True)
+    sys.exit(1)

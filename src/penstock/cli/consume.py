@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -14,10 +13,11 @@ import typer
 
 from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ConsumerConfig, FetchHandle
 from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.config import check_group
 from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP
-from penstock.cli.produce import Stop, StorageOptions, not_logged, open_with
+from penstock.cli.output import give_up_stdout
+from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
+from penstock.cli.produce import Stop, not_logged
 from penstock.errors import NotFound, PenstockError, StorageError
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore
@@ -28,7 +28,7 @@ _LONGEST_PAUSE = 0.5
 
 
 def consume_command(
-    where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
+    where: Where,
     most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="How many events to print.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C or SIGTERM.")] = False,
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Only look: ack nothing, and fence nobody.")] = False,
@@ -39,6 +39,7 @@ def consume_command(
     start: Annotated[
         str, typer.Option(help="Where a new group begins: earliest, latest, or a sequence that is there.")
     ] = "earliest",
+    path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
     """Print the events of a buffer, one a line, and ack them.
@@ -52,8 +53,10 @@ def consume_command(
     With --json, bytes that are not UTF-8 are in `value_base64` (`key_base64`) instead of `value` (`key`), and the
     timestamp is in milliseconds since 1970.
     """
+    # Where the data of another manifest lies is not said here: what a collector took might be somebody else's.
+    config = ConsumerConfig(manifest_path=path, group=group, start=beginning(start), gc=path == MANIFEST_PATH)
     store = open_with(where, storage_options)
-    if not follow and not _has_manifest(store):
+    if not follow and not has_manifest(store, path):
         typer.echo(f"penstock: {where} is empty: there is no manifest", err=True)
         return
     if sys.stdout is None:
@@ -67,9 +70,8 @@ def consume_command(
     ):
         printer = _Printer(out, most, as_json=as_json)
         if no_ack:
-            printer.print_all(_batches(_Looking(store, group), stop, follow=follow), ack=False)
+            printer.print_all(_batches(_Looking(store, config), stop, follow=follow), ack=False)
             return
-        config = ConsumerConfig(group=group, start=int(start) if start.isdecimal() else start)
         with Consumer(store, config) as consumer:
             printer.print_all(_batches(consumer, stop, follow=follow), ack=True)
 
@@ -105,10 +107,10 @@ class _Printer:
             self._out.writelines(self._lines(batch, rows))
             self._out.flush()
         except BrokenPipeError:
-            _give_up_stdout()
+            give_up_stdout()
             return False
         except OSError as error:
-            _give_up_stdout()
+            give_up_stdout()
             raise StorageError(
                 f"standard output cannot be written: {error.strerror}; batch {batch.sequence} is not acked"
             ) from error
@@ -133,8 +135,8 @@ def _ack(batch: ConsumedBatch) -> None:
 class _Looking:
     """Hands out the batches of a buffer as a consumer does, but takes no epoch: it fences nobody, and cannot ack."""
 
-    def __init__(self, store: ObjectStore, group: str) -> None:
-        self._queue = BufferQueue(store, MANIFEST_PATH, "consumer", group=check_group(group))
+    def __init__(self, store: ObjectStore, config: ConsumerConfig) -> None:
+        self._queue = BufferQueue(store, config.manifest_path, "consumer", group=config.group)
         self._handle = FetchHandle(store)
         self._waiting = deque[BatchDescriptor]()
         self._next = 0
@@ -194,19 +196,3 @@ def _text_or_base64(name: str, value: bytes | None) -> dict[str, object]:
         return {name: None if value is None else value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(value or b"").decode()}
-
-
-def _has_manifest(store: ObjectStore) -> bool:
-    """Whether there is one. A consumer would make one, in whatever directory was typed by mistake."""
-    try:
-        store.head(MANIFEST_PATH)
-    except NotFound:
-        return False
-    return True
-
-
-def _give_up_stdout() -> None:
-    """Let what is still buffered go nowhere: its last flush would fail again, and where Python is asked to, say so."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

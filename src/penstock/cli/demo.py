@@ -24,7 +24,7 @@ from rich.table import Table
 from penstock.buffer import Manifest
 from penstock.cli.run import check_java
 from penstock.engine import ship
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.queue import DurableEventQueue
 from penstock.storage import open_store
 
@@ -101,8 +101,7 @@ def is_wrong(number: int) -> bool:
 def run_demo(directory: Path | None, *, producers: int, events: int, kills: int, console: Console) -> bool:
     """Run the demo, and say whether every event came, once, as a row or as a dead letter."""
     check_java()
-    root = Path(directory or tempfile.mkdtemp(prefix="penstock-demo-")).absolute()
-    open_store(root)  # which refuses what is no directory
+    root = make_place(directory)
     pushed = Pushed(uuid.uuid4().hex[:8], producers, events)
     (root / "pipeline.toml").write_text(_PIPELINE.format(root=root, block=max(pushed.total * 20, 100_000)))
     console.print(f"Everything is in {root}", highlight=False, soft_wrap=True)
@@ -124,6 +123,17 @@ def run_demo(directory: Path | None, *, producers: int, events: int, kills: int,
             code = driver.wait(_PATIENCE)
     watch.say(f"told the driver to stop (SIGTERM): it ended with exit code {code}")
     return _show(console, root, pushed, time.monotonic() - started) and code == 0
+
+
+def make_place(directory: Path | None) -> Path:
+    """Make the directory that the demo keeps everything in. Raises `PenstockError` where none can be."""
+    root = Path(directory or tempfile.mkdtemp(prefix="penstock-demo-")).absolute()
+    open_store(root)  # which refuses what is no directory
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"the directory {root} cannot be made: {error.strerror}") from error
+    return root
 
 
 class Watch:

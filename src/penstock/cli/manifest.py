@@ -1,10 +1,11 @@
-"""`penstock manifest`: look at what lies in a queue."""
+"""`penstock manifest`: look at what lies in a queue, and upgrade it."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -12,29 +13,33 @@ import typer
 
 from penstock.buffer import BatchDescriptor, Manifest
 from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import NEW, encode_head
+from penstock.buffer.native_head import NEW, encode_head, version_of
+from penstock.buffer.opendata_manifest import VERSION as OPENDATA
+from penstock.buffer.segments import folder_of
 from penstock.buffer.upgrading import upgrade
-from penstock.cli.produce import StorageOptions, open_with
+from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import NotFound
-from penstock.storage import ObjectStore, open_store
+from penstock.storage import ObjectStore, url_of
+from penstock.storage.opening import local_path
 
 _NATIVE = ("revision", "groups", "forgotten_through", "floor", "floor_set_at")
 
-manifest_app = typer.Typer(help="Look at the manifest of a buffer.", no_args_is_help=True)
+manifest_app = typer.Typer(help="Look at the manifest of a buffer, or upgrade it.", no_args_is_help=True)
 
 
 @manifest_app.callback()
 def manifest() -> None:
-    """Look at the manifest of a buffer."""
+    """Look at the manifest of a buffer, or upgrade it."""
 
 
 @manifest_app.command()
 def dump(
     where: Annotated[str, typer.Argument(help="A buffer (directory or URL), or a manifest's own file or URL.")],
-    path: Annotated[str, typer.Option(help="The manifest's path inside the buffer.")] = MANIFEST_PATH,
+    path: ManifestPath = MANIFEST_PATH,
+    storage_options: StorageOptions = None,
 ) -> None:
     """Print a manifest as JSON. Takes no epoch, and so disturbs nobody."""
-    found = _find(where, path)
+    found = _find(where, path, storage_options)
     if found is None:
         typer.echo(f"penstock: there is no manifest {path!r} in {where}: an empty queue", err=True)
         found = Manifest.decode(encode_head(NEW))
@@ -43,8 +48,8 @@ def dump(
 
 @manifest_app.command("upgrade")
 def upgrade_command(
-    where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
-    path: Annotated[str, typer.Option(help="The manifest's path inside the buffer.")] = MANIFEST_PATH,
+    where: Where,
+    path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
     """Make a manifest of version 1 version 2, for good.
@@ -52,35 +57,48 @@ def upgrade_command(
     Penstock's producers and consumers go on by themselves, if they are of this release or newer. Those of OpenData
     cannot read version 2: stop them first.
     """
-    typer.echo("OpenData's producers and consumers cannot read version 2: they must be stopped by now.", err=True)
-    done = upgrade(open_with(where, storage_options), path)
+    store = open_with(where, storage_options)
+    if _is_version_1(store, path):
+        typer.echo("OpenData's producers and consumers cannot read version 2: they must be stopped by now.", err=True)
+    done = upgrade(store, path)
     if done.is_new:
         typer.echo(f"upgraded {where} to version 2, with {done.entries} batches that wait in it")
     else:
         typer.echo(f"{where} is version 2 already")
 
 
-def _find(where: str, path: str) -> Manifest | None:
-    local = where.removeprefix("file://")
-    if "://" not in local:
-        if os.path.isfile(local):
-            with open(local, "rb") as file:
-                return Manifest.decode(file.read())
-        if not os.path.isdir(local):
-            raise NotFound(f"there is no file or directory {local}")
-    found = _read(open_store(where), path)
+def _is_version_1(store: ObjectStore, path: str) -> bool:
+    return has_manifest(store, path) and version_of(store.get(path).data) == OPENDATA
+
+
+def _find(where: str, path: str, options: list[str] | None) -> Manifest | None:
+    if "://" not in where or where.startswith("file://"):
+        return _find_on_disk(local_path(where), path, options)
+    found = _read(open_with(where, options), path)
     parent, _, name = where.rstrip("/").rpartition("/")
     if found is not None or "://" not in parent.rstrip("/") or parent.endswith(":/"):
         return found
-    return _read(open_store(parent), name)  # perhaps it is the manifest's own URL
+    return _read(open_with(parent, options), name)  # perhaps it is the manifest's own URL
+
+
+def _find_on_disk(place: str, path: str, options: list[str] | None) -> Manifest | None:
+    if os.path.isfile(place):
+        own = Path(os.path.realpath(place))  # beside which its segments are
+        return _read(open_with(own.parent, options), own.name)
+    if not os.path.isdir(place):
+        raise NotFound(f"there is no file or directory {place}")
+    return _read(open_with(Path(place), options), path)
 
 
 def _read(store: ObjectStore, path: str) -> Manifest | None:
-    try:
-        store.head(path)
-    except NotFound:
+    if not has_manifest(store, path):
         return None
-    return Manifest.read(store, path)
+    try:
+        return Manifest.read(store, path)
+    except NotFound as error:
+        raise NotFound(
+            f"the manifest {path!r} in {url_of(store)} needs its segments beside it, in {folder_of(path)!r}: {error}"
+        ) from error
 
 
 def _as_json(found: Manifest) -> dict[str, object]:

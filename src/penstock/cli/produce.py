@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import typer
 
 from penstock.buffer import Compression, Producer, ProducerConfig, WriteHandle, Written
+from penstock.cli.places import StorageOptions, Where, open_with
 from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.records import Record
-from penstock.storage import ObjectStore, open_store
 
 STDIN = "-"
 LONGEST_LINE = 64 << 20
@@ -26,16 +26,9 @@ _BLOCK = 1 << 20
 _LOOK_AGAIN = 0.5  # at what is under way, while no input comes
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-StorageOptions: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage-option", "-o", metavar="NAME=VALUE", help="A setting of the store, such as region=eu-west-1."
-    ),
-]
-
 
 def produce_command(
-    where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
+    where: Where,
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE]...", help="What to read; - or none is standard input.")
     ] = None,
@@ -69,14 +62,6 @@ def produce_command(
         if stop.signal is not None:
             typer.echo(f"penstock: stopped by {stop.signal.name}; what was read is flushed", err=True)
     typer.echo(f"produced {tally}")
-
-
-def open_with(where: str, options: list[str] | None) -> ObjectStore:
-    """Open a store with options as they were typed. Never shows a value: it may be a credential."""
-    named = [option.partition("=") for option in options or ()]
-    if any(not name or not separator for name, separator, _ in named):
-        raise typer.BadParameter("a storage option is NAME=VALUE, such as region=eu-west-1")
-    return open_store(where, **{name: value for name, _, value in named})
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -23,7 +22,8 @@ from penstock.buffer.native_head import VERSION as NATIVE
 from penstock.buffer.native_queue import NativeView
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
 from penstock.buffer.queue_manifest import QueueView
-from penstock.cli.produce import StorageOptions, open_with
+from penstock.cli.output import date
+from penstock.cli.places import ManifestPath, StorageOptions, Where, open_with
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, url_of
 
@@ -71,12 +71,13 @@ class _Backlog:
 
 
 def status_command(
-    where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
+    where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+    path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
     """Show what waits in a buffer. Takes no epoch, and so disturbs nobody."""
-    found = look(open_with(where, storage_options), now=time.time())
+    found = look(open_with(where, storage_options), path, now=time.time())
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
         return
@@ -84,12 +85,13 @@ def status_command(
         typer.echo(f"{name:<17} {value}")
 
 
-def look(store: ObjectStore, *, now: float, most_measured: int = MOST_MEASURED) -> Status:
+def look(store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_measured: int = MOST_MEASURED) -> Status:
     """Read a buffer's manifest, and count the data objects. Of version 1 the sizes are asked of the store.
 
     Raises `StorageError` where the store fails, and `CorruptData` where the object is no manifest.
     """
-    view, backlog = _read(store, most_measured)
+    queue = BufferQueue(store, path, "consumer")
+    view, backlog = _read(store, queue, most_measured)
     is_native = isinstance(view, NativeView)
     # After the manifest: whatever it names was there before it.
     listed = {meta.path: meta.size for meta in store.list_objects(DATA_PATH_PREFIX)}
@@ -102,7 +104,7 @@ def look(store: ObjectStore, *, now: float, most_measured: int = MOST_MEASURED) 
         next_sequence=view.next_sequence,
         batches_waiting=backlog.waiting,
         batches_measured=backlog.measured,
-        batches_missing=_missing(store, backlog.first[:most_measured], listed),
+        batches_missing=_missing(store, queue, backlog.first[:most_measured], listed),
         bytes_waiting=backlog.size,
         records_waiting=backlog.records,
         records_at_least=backlog.records_at_least,
@@ -114,8 +116,7 @@ def look(store: ObjectStore, *, now: float, most_measured: int = MOST_MEASURED) 
     )
 
 
-def _read(store: ObjectStore, most_measured: int) -> tuple[QueueView, _Backlog]:
-    queue = BufferQueue(store, MANIFEST_PATH, "consumer")
+def _read(store: ObjectStore, queue: BufferQueue, most_measured: int) -> tuple[QueueView, _Backlog]:
     for left in reversed(range(_TRIES)):
         view = queue.look()
         first = view.first_sequence
@@ -173,13 +174,15 @@ def _sizes(store: ObjectStore, entries: Sequence[BatchDescriptor]) -> list[int |
         return list(threads.map(size, entries))
 
 
-def _missing(store: ObjectStore, entries: Sequence[BatchDescriptor], listed: Collection[str]) -> int:
+def _missing(
+    store: ObjectStore, queue: BufferQueue, entries: Sequence[BatchDescriptor], listed: Collection[str]
+) -> int:
     """How many entries have no data. What was acked since the manifest was read may be gone by right."""
     unseen = [entry for entry in entries if entry.location not in listed]  # gone, or elsewhere
     gone = [entry for entry, size in zip(unseen, _sizes(store, unseen), strict=True) if size is None]
     if not gone:
         return 0
-    first = BufferQueue(store, MANIFEST_PATH, "consumer").look().first_sequence
+    first = queue.look().first_sequence
     return sum(entry.sequence >= first for entry in gone)
 
 
@@ -204,7 +207,7 @@ def _rows(found: Status) -> list[tuple[str, object]]:
         ("bytes waiting", _bytes_row(found)),
         ("records waiting", _records_row(found)),
         ("oldest event", _oldest_row(found)),
-        ("data objects", f"{found.data_objects}, {found.data_bytes} bytes"),
+        ("data objects", f"{found.data_objects}, {found.data_bytes} bytes in {DATA_PATH_PREFIX}/"),
     ]
     if found.batches_missing:
         rows.append(("MISSING", f"{found.batches_missing} batches that wait have no data object"))
@@ -231,7 +234,8 @@ def _records_row(found: Status) -> str:
 def _oldest_row(found: Status) -> str:
     if found.oldest_age_seconds is None or found.oldest_ingestion_time_ms is None:
         return "none" if not found.batches_waiting else "not known: nothing says when it came"
-    return f"{_age(found.oldest_age_seconds)} old{_date(found.oldest_ingestion_time_ms)}"
+    since = date(found.oldest_ingestion_time_ms)
+    return f"{_age(found.oldest_age_seconds)} old{since and f', from {since}'}"
 
 
 def _age(seconds: float) -> str:
@@ -248,10 +252,3 @@ def _age(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _date(milliseconds: int) -> str:
-    try:
-        return f", from {datetime.fromtimestamp(milliseconds // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):
-        return ""  # a clock that was far off; the age says so

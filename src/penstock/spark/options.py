@@ -17,6 +17,7 @@ _TARGET_PARTITION_BYTES = 64 << 20  # as large as a producer makes a batch
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _EARLIEST, _LATEST = "earliest", "latest"
+_LONGEST_SEQUENCE = 20  # digits of a number of 64 bits
 
 
 class ReadFormat(StrEnum):
@@ -167,6 +168,8 @@ def _seconds(name: str, text: str) -> float:
 def _starting_sequence(text: str | None) -> int | str | None:
     if text is None or text == _EARLIEST:
         return None
-    if text == _LATEST or text.isdecimal():
-        return _LATEST if text == _LATEST else int(text)
-    raise InvalidInput(f"startingSequence must be earliest, latest or a sequence, not {text!r}")
+    if text == _LATEST:
+        return _LATEST
+    if text.isdecimal() and len(text) <= _LONGEST_SEQUENCE:
+        return int(text)
+    raise InvalidInput(f"startingSequence must be earliest, latest or a sequence, not {text[:100]!r}")

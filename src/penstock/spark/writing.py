@@ -39,8 +39,8 @@ class BufferWriter(DataSourceArrowWriter):
     """Writes a DataFrame into a buffer: `df.write.format("penstock").mode("append").save(url)`.
 
     At least once: what a crashed driver committed is not known to the next. With the options `writer` and `transaction`
-    a block that is still queued is not appended again. Raises `InvalidInput` for `overwrite`, for an option or a
-    column that it cannot take.
+    a block that comes again is not appended again; in a buffer of version 1, not while it is still queued. Raises
+    `InvalidInput` for `overwrite`, for an option or a column that it cannot take.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -68,8 +68,9 @@ class BufferWriter(DataSourceArrowWriter):
 class BufferStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream into a buffer: `df.writeStream.format("penstock")….start(url)`.
 
-    A block's name is the query id and the batch id, so one that comes again while it is still queued is not appended
-    again. Spark makes a new writer for each commit: it keeps nothing. Raises what `BufferWriter` raises.
+    A block's name is the query id and the batch id, so one that comes again is not appended again; in a buffer of
+    version 1, not while it is still queued. A checkpoint that was deleted makes a new query id: its blocks are new.
+    Spark makes a new writer for each commit: it keeps nothing. Raises what `BufferWriter` raises.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:

@@ -12,6 +12,7 @@ from penstock.buffer import (
     ConsumerConfig,
     GarbageCollector,
     GcReport,
+    Manifest,
 )
 from penstock.buffer.groups import Groups
 from penstock.buffer.locations import location_time
@@ -50,6 +51,29 @@ def test_a_floor_is_not_carried_out_a_millisecond_before_a_grace_period_has_pass
     assert old in buffer.data()
     buffer.time.passes(MILLISECOND)
     assert buffer.collect().deleted == 1
+
+
+def test_who_acks_while_a_cycle_deletes_has_a_grace_period_from_then_on(buffer: Buffer) -> None:
+    buffer.fill(3)
+    buffer.ack(1)
+    buffer.time.passes(GRACE + 1)
+    buffer.produce(b"young")
+    buffer.collect()
+    buffer.time.passes(GRACE)
+    buffer.ack(1)
+    held = Manifest.read(buffer.store).entries[0].location
+
+    def slowly() -> None:
+        buffer.time.passes(2 * GRACE)
+        buffer.ack(1)
+
+    assert buffer.collect(BusyStore(buffer.store, before_deleting=slowly)).deleted == 1
+    buffer.time.passes(GRACE - MILLISECOND)
+    buffer.collect()
+    assert held in buffer.data()
+    buffer.time.passes(MILLISECOND)
+    buffer.collect()
+    assert held not in buffer.data()
 
 
 @pytest.mark.parametrize("grace", [600.0, 601.5, DAY])

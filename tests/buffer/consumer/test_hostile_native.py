@@ -93,7 +93,7 @@ HEADS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "a gap in the tail": ("sequence 2 where 1 is due", with_tail(lambda tail: tail.pop(1))),
     "an entry twice": ("sequence 0 where 1 is due", with_tail(lambda tail: tail.insert(0, tail[0]))),
     "a tail in another order": ("tail", with_tail(lambda tail: tail.reverse())),
-    "a negative sequence": ("first sequence", lambda data: changed(data, segments=[reference(first=-1)], tail=[])),
+    "a negative sequence": ("segments", lambda data: changed(data, segments=[reference(first=-1)], tail=[])),
     "a next sequence that is too high": ("next_sequence", lambda data: changed(data, next_sequence=4)),
     "a next sequence that is too low": ("next_sequence", lambda data: changed(data, next_sequence=2)),
     "a gap behind the segments": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import Consumer, ConsumerConfig, peek
+from penstock.buffer import GarbageCollector
+from penstock.buffer.appending import BlockAppender
 from penstock.buffer.descriptors import Metadata
+from penstock.buffer.groups import Groups
 from penstock.buffer.manifest import Manifest
 from penstock.buffer.native_head import (
     MOST_IN_TAIL,
@@ -28,6 +33,8 @@ from penstock.buffer.native_head import (
     version_of,
 )
 from penstock.errors import CorruptData, InvalidInput
+from penstock.records import values_to_arrow
+from penstock.storage import MemoryStore
 from tests.buffer.native.samples import ITEMS, LETTERS, U64, entry
 
 MANIFESTS = ["native"]
@@ -263,3 +270,20 @@ def test_a_tail_is_full_at_32_kib() -> None:
     around = len(msgspec.msgpack.encode((entry(0, "x" * 30_000),))) - 30_000
     assert not is_too_long((entry(0, "x" * (TAIL_BYTES - around)),))
     assert is_too_long((entry(0, "x" * (TAIL_BYTES - around + 1)),))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02\x00", b"\x81\xa1a\x01\x02\x00", b"\x80\x03\x00"])
+def test_whoever_reads_a_broken_head_hears_which_it_is(data: bytes, fresh_name: str) -> None:
+    store = MemoryStore(fresh_name)
+    store.put("ingest/manifest", data)
+    readers: list[Callable[[], object]] = [
+        lambda: Manifest.read(store),
+        lambda: Consumer(store, ConsumerConfig(gc=False)),
+        lambda: GarbageCollector(store).collect_once(),
+        lambda: peek(store),
+        lambda: Groups(store).list(),
+        lambda: BlockAppender(store).write(values_to_arrow([b"a"])),
+    ]
+    for read in readers:
+        with pytest.raises(CorruptData, match=rf"^{store.url}/ingest/manifest: "):
+            read()

@@ -92,7 +92,16 @@ def test_what_is_added_counts_when_the_tail_is_measured_in_bytes(store: Counted)
     put(queue, new(1, 2, bytes(2_000)))
     assert ([entry.sequence for entry in head_of(store).tail], len(head_of(store).segments)) == ([2], 1)
     put(queue, new(1, 3, bytes(40_000)))
-    assert ([entry.sequence for entry in head_of(store).tail], len(head_of(store).segments)) == ([], 3)
+    assert ([entry.sequence for entry in head_of(store).tail], len(head_of(store).segments)) == ([], 2)
+
+
+def test_what_is_too_long_for_a_tail_takes_one_write_of_a_segment(store: Counted) -> None:
+    """Between the head that was read and the one that is written: the longer that takes, the more others are first."""
+    put(queue_on(store), new(10))
+    store.clear()
+    put(queue_on(store), new(300, 10))
+    assert (store.calls["get"], store.calls["put"], store.calls["compare and set"]) == (1, 1, 1)
+    assert [(one.first, one.last) for one in head_of(store).segments] == [(0, 309)]
 
 
 def test_a_producer_that_kept_the_head_writes_without_reading_first(store: Counted) -> None:
@@ -300,7 +309,7 @@ def test_a_producer_in_doubt_whose_name_was_forgotten_fails_only_if_it_may_have_
     if is_known:
         assert put(queue, new(1, 1)).sequences == {"data/1": 1}
     else:
-        with pytest.raises(OutcomeUnknown, match="does not remember this one"):
+        with pytest.raises(OutcomeUnknown, match="has forgotten its writer"):
             put(queue, new(1, 1))
         assert locations(store) == ["data/0"]
 
@@ -422,9 +431,50 @@ def test_a_group_that_was_created_and_claimed_meanwhile_is_not_taken_from_its_co
     faulty = FaultyStore(store, rates={}, third_party=claimed, sleep=lambda _: None)
     faulty.inject(fault, path=MANIFEST)
     faulty.inject(Fault.THIRD_PARTY_AFTER, path=MANIFEST)
-    with pytest.raises(InvalidInput, match="already"):  # it may have been another administrator's: nobody can tell
+    with pytest.raises(OutcomeUnknown, match="groups list"):  # it may have been another administrator's
         Groups(faulty).create("audit", "latest")
     assert acked(store)["audit"] == (2, 2)
+
+
+@pytest.mark.parametrize("fault", LOST_REPLIES)
+@pytest.mark.parametrize("command", ["drop", "reset"])
+def test_a_group_that_was_taken_over_after_a_lost_reply_is_not_changed_twice(
+    store: Counted, fault: Fault, command: str
+) -> None:
+    put(queue_on(store), new(3))
+    Groups(store).create("audit")
+
+    def taken_over(*_: object) -> None:
+        consume_all(store, "audit")
+
+    faulty = FaultyStore(store, rates={}, third_party=taken_over, sleep=lambda _: None)
+    faulty.inject(fault, path=MANIFEST)
+    faulty.inject(Fault.THIRD_PARTY_AFTER, path=MANIFEST)
+    change = Groups(faulty)
+    with pytest.raises(OutcomeUnknown, match="groups list"):
+        change.drop("audit") if command == "drop" else change.reset("audit", "earliest")
+    assert acked(store)["audit"][1] == 2
+
+
+def test_what_is_done_to_a_group_of_a_buffer_that_is_not_there_makes_none(store: Counted) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: Groups(store).drop("default", force=True),
+        lambda: Groups(store).reset("default", "latest"),
+        lambda: Writers(store).drop("anybody"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match="there is no manifest"):
+            call()
+    assert not list(store.list_objects())
+
+
+def test_who_was_fenced_by_a_reset_hears_of_it(store: Counted) -> None:
+    put(queue_on(store), new(3))
+    reading = native(store)
+    epoch = reading.claim(None, allow_gap=False).epoch
+    Groups(store).reset("default", "earliest")
+    with pytest.raises(Fenced, match=r"taken over the group 'default' of .*, by a reset, at 2"):
+        reading.read(epoch)
 
 
 def test_the_last_group_needs_force_and_then_nothing_leaves(store: Counted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.buffer.native_head import MOST_REFERENCES, Entry, Reference
 from penstock.buffer.segments import Segments, segment_time
 from penstock.errors import CorruptData, NotFound
 from penstock.storage import MemoryStore
+from penstock.storage.object_store import Data
 from tests.buffer.native.samples import FOLDER, ITEMS, LETTERS, MANIFEST, U64, Counted, entry
 
 MANIFESTS = ["native"]
@@ -93,9 +95,21 @@ def test_entries_over_a_megabyte_are_several_segments(pair: Pair) -> None:
     assert len(list(pair.reading.entries(references, 0, 99))) == 40
 
 
-def test_over_4096_entries_are_several_segments(pair: Pair) -> None:
-    references = pair.writing.seal([entry(number) for number in range(4097)], 0)
-    assert [(one.first, one.last) for one in references] == [(0, 4095), (4096, 4096)]
+def test_over_1024_entries_are_several_segments(pair: Pair) -> None:
+    references = pair.writing.seal([entry(number) for number in range(2_049)], 0)
+    assert [(one.first, one.last) for one in references] == [(0, 1023), (1024, 2047), (2048, 2048)]
+
+
+def test_many_segments_are_written_beside_each_other(fresh_name: str) -> None:
+    meeting = threading.Barrier(4)
+
+    class Meeting(MemoryStore):
+        def put(self, path: str, data: Data) -> str:
+            meeting.wait(30)  # for ever, if one comes after the other
+            return super().put(path, data)
+
+    references = Segments(Meeting(fresh_name), MANIFEST, Names()).seal([entry(number) for number in range(4_096)], 0)
+    assert [one.first for one in references] == [0, 1024, 2048, 3072]
 
 
 def test_256_references_stay_and_the_next_folds_the_older_half(pair: Pair) -> None:
@@ -229,7 +243,7 @@ CHILD = ["00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 1, 1, 1, 0
         (1, raw(1, references=[[*CHILD[:6], 1]]), "level"),
         (1, raw(1, references=[CHILD, CHILD]), "segments"),
         (1, raw(1, references=[["", *CHILD[1:]]]), "segments"),
-        (1, raw(1, references=[[*CHILD[:3], -1, *CHILD[4:]]]), "segments"),
+        (1, raw(1, references=[[*CHILD[:3], -1, *CHILD[4:]]]), "references"),
         (0, raw(0, entries=[[0, "x", -1, 1, []], PLAIN[1]]), "entries"),
     ],
 )

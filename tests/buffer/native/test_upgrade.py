@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
-from penstock.buffer import Manifest
+from penstock.buffer import GarbageCollector, Manifest
 from penstock.buffer.appending import BlockAppender, BlockName
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import Metadata
@@ -22,7 +22,9 @@ from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectStore
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
+from tests.buffer.blocks import NAME, Time, appender, queued, write
 from tests.buffer.native.samples import FOLDER, MANIFEST, Counted, head_of, locations, new, put
+from tests.buffer.producer.hooked_store import HookedStore
 from tests.processes import Parent, Start, let_go
 
 MANIFESTS = ["native"]
@@ -223,6 +225,61 @@ def test_a_named_block_that_is_sent_again_after_the_upgrade_is_not_appended(stor
     assert not block(store, 3)
     assert block(store, 5)
     assert head_of(store).next_sequence == 6
+
+
+def test_a_block_that_a_collector_of_version_1_has_on_its_list_is_written_again(fresh_name: str) -> None:
+    """The collector looked before the upgrade, and deletes when the block is in the queue of version 2."""
+    time = Time()
+    memory = MemoryStore(fresh_name, clock=time)
+    memory.put(MANIFEST, OpenDataManifest.empty().data)
+    written = write(memory, b"a", b"b", time=time)
+    time.passes(ConsumerConfig().gc_grace_period + 1)
+    memory.put(MANIFEST, OpenDataManifest.empty().data)
+    held = HookedStore(memory)
+
+    def go_on() -> None:
+        upgrade(memory)
+        assert appender(memory, time).append(written, NAME)
+
+    held.before("delete", go_on, times=1)
+    assert GarbageCollector(held, clock=time).collect_once().deleted == 2
+
+    assert queued(memory) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"writer":"svc","transaction":12,"trace":"x"}',
+        b'{"writer": "svc", "transaction": 12}',
+        b'{"transaction":12,"writer":"svc"}',
+        b'{"writer":"svc","transaction":99999999999999999999999}',
+        b'{"writer":"svc","transaction":-1}',
+        b'{"writer":"","transaction":1}',
+    ],
+)
+def test_metadata_that_look_like_a_blocks_make_no_writers(store: Counted, payload: bytes) -> None:
+    entry = ("data/0", (Metadata(0, 0, payload),))
+    store.put(MANIFEST, OpenDataManifest.empty().append([entry]).data)
+    assert upgrade(store).is_new
+    assert Writers(store).list() == {}
+
+
+def test_a_consumer_that_was_fenced_before_the_upgrade_hears_when(store: Counted) -> None:
+    version_1(store, 3)
+    first, second = opendata(store), opendata(store)
+    epoch = first.claim("earliest", None, allow_gap=False).epoch
+    second.claim("earliest", None, allow_gap=False)
+    upgrade(store)
+    with pytest.raises(Fenced, match=r"on version 1, before it was upgraded; its epoch is 2, and this one's 1"):
+        first.read(epoch)
+
+
+@pytest.mark.parametrize("spoiled", [b"\x81\xa1a\x01\x02\x00", b"\x02\x00", b"\x03\x00", b"\x07"])
+def test_what_is_no_head_is_no_upgraded_one(store: Counted, spoiled: bytes) -> None:
+    store.put(MANIFEST, spoiled)
+    with pytest.raises(CorruptData, match=rf"{store.url}/{MANIFEST}: "):
+        upgrade(store)
 
 
 def test_a_users_own_metadata_make_no_writers(store: Counted) -> None:

@@ -63,10 +63,10 @@ class TidiesUp(NativeQueue):
 class EpochsPerGroup(NativeQueue):
     """Counts the takeovers of each group."""
 
-    def _taken(self, head: Head, name: str, acked_through: int) -> Head:
+    def _taken(self, head: Head, name: str, acked_through: int, how: str = "") -> Head:
         known = head.groups.get(name)
         epoch = 1 if known is None else known.epoch + 1
-        group = Group(epoch, acked_through, self._owner, self._now())
+        group = Group(epoch, acked_through, self._owner + how, self._now())
         return self._left(head.changed(epoch=max(head.epoch, epoch), groups={**head.groups, name: group}))
 
 

@@ -38,6 +38,6 @@ def make_backlog(folder: Path, size: int, compression: str = "none") -> Backlog:
     for _ in range(size // OBJECT - 1):
         location = names.location(config.data_path_prefix)
         os.link(events / first.location, events / location)
-        objects.append(WrittenObject(location, first.records, first.size, first.began))
+        objects.append(WrittenObject(location, first.records, first.size, first.began, first.is_guarded))
     assert appender.append(objects)
     return Backlog(folder, first.records * len(objects))

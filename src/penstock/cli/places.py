@@ -1,0 +1,52 @@
+"""The words for places that commands share: a buffer, its manifest, and where in it a group begins."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, TypeAlias
+
+import typer
+
+from penstock.errors import InvalidInput, NotFound
+from penstock.storage import ObjectStore, open_store
+
+_MOST_DIGITS = 20  # those of the last sequence that there can be
+
+Where: TypeAlias = Annotated[str, typer.Argument(help="The buffer: a path or a URL.")]
+ManifestPath: TypeAlias = Annotated[str, typer.Option("--path", help="The manifest's path inside the buffer.")]
+StorageOptions: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option", "-o", metavar="NAME=VALUE", help="A setting of the store, such as region=eu-west-1."
+    ),
+]
+
+
+def open_with(where: str | os.PathLike[str], options: list[str] | None) -> ObjectStore:
+    """Open a store with options as they were typed. Never shows a value: it may be a credential."""
+    named = [option.partition("=") for option in options or ()]
+    if any(not name or not separator for name, separator, _ in named):
+        raise typer.BadParameter("a storage option is NAME=VALUE, such as region=eu-west-1")
+    return open_store(where, **{name: value for name, _, value in named})
+
+
+def has_manifest(store: ObjectStore, path: str) -> bool:
+    """Whether there is one. Most who look for it would make one, in whatever directory was typed by mistake."""
+    try:
+        store.head(path)
+    except NotFound:
+        return False
+    return True
+
+
+def beginning(word: str) -> str | int:
+    """Where a group begins, as it was typed: a word, or a sequence. Raises `InvalidInput` for a number that is none.
+
+    >>> beginning("latest"), beginning("7")
+    ('latest', 7)
+    """
+    if not word.isdecimal():
+        return word
+    if len(word) > _MOST_DIGITS:
+        raise InvalidInput(f"start must be 'earliest', 'latest' or a sequence, not a number of {len(word)} digits")
+    return int(word)
