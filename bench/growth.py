@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +29,9 @@ BACKLOGS = (10, 1_000, 10_000, 100_000)
 PATH = "ingest/manifest"
 PLOT = Path(__file__).parents[1] / "docs" / "images" / "growth.svg"
 _BULK = 250
+_ROUNDS = 10
+_ENQUEUES = 52  # in a round: two sealings and more in all of them
+_READS = 20
 
 
 @dataclass(frozen=True)
@@ -92,38 +95,52 @@ class Buffer:
         while self.length < length:
             self.add(min(_BULK, length - self.length))
 
-    def timed_enqueues(self, count: int) -> tuple[float, float]:
-        """The median of the times, and the bytes written for one."""
-        view = self.writer.claim("earliest", None, allow_gap=True)
-        times, written = [], 0
-        for sequence in range(view.first_sequence, view.first_sequence + count):
-            before = self.store.written
-            times.append(_timed(lambda: self.add(1)))
-            written += self.store.written - before
-            self.writer.dequeue(view.epoch, sequence)
-            self.length -= 1
-        return median(times), written / count
 
+class Measured:
+    """A buffer whose backlog stays as long as it is, and what was measured there."""
 
-def measure(buffer: Buffer, backlog: int) -> Cost:
-    buffer.grow_to(backlog)
-    tries = 50 if buffer.version is ManifestFormat.OPENDATA and backlog > 1000 else 520  # two sealings and more
-    enqueue, written = buffer.timed_enqueues(tries)
-    config = ConsumerConfig(gc=False, manifest_format=buffer.version)
-    opened = median(_timed(lambda: Consumer(buffer.store, config)) for _ in range(100))  # type: ignore[arg-type]
-    view = buffer.queue().look()
-    middle = (view.first_sequence + view.next_sequence) // 2
-    read = median(_timed(lambda: buffer.queue().look().entries(middle, middle + 1)) for _ in range(100))
-    return Cost(enqueue, written, opened, read)
+    def __init__(self, root: str, version: ManifestFormat, backlog: int) -> None:
+        self._buffer = Buffer(root, version)
+        self._buffer.grow_to(backlog)
+        self._config = ConsumerConfig(gc=False, manifest_format=version)
+        self._enqueues: list[float] = []
+        self._written: list[int] = []
+        self._opened: list[float] = []
+        self._reads: list[float] = []
+
+    def go_on(self) -> None:
+        """Measure each of them a few times more."""
+        buffer = self._buffer
+        view = buffer.writer.claim("earliest", None, allow_gap=True)
+        for sequence in range(view.first_sequence, view.first_sequence + _ENQUEUES):
+            before = buffer.store.written
+            self._enqueues.append(_timed(lambda: buffer.add(1)))
+            self._written.append(buffer.store.written - before)
+            buffer.writer.dequeue(view.epoch, sequence)
+        for _ in range(_READS):
+            self._opened.append(_timed(lambda: Consumer(buffer.store, self._config)))  # type: ignore[arg-type]
+        view = buffer.queue().look()
+        middle = (view.first_sequence + view.next_sequence) // 2
+        for _ in range(_READS):
+            self._reads.append(_timed(lambda: buffer.queue().look().entries(middle, middle + 1)))
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(median(self._enqueues), mean(self._written), median(self._opened), median(self._reads))
 
 
 def run() -> None:
-    costs: dict[ManifestFormat, list[Cost]] = {}
-    for version in (ManifestFormat.OPENDATA, ManifestFormat.NATIVE):
-        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as root:
-            buffer = Buffer(root, version)
-            costs[version] = [measure(buffer, backlog) for backlog in BACKLOGS]
-    ones, twos = costs[ManifestFormat.OPENDATA], costs[ManifestFormat.NATIVE]
+    versions = (ManifestFormat.OPENDATA, ManifestFormat.NATIVE)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as root:
+        all_of_them = {
+            (version, backlog): Measured(f"{root}/{version}-{backlog}", version, backlog)
+            for backlog in BACKLOGS
+            for version in versions
+        }
+        for _ in range(_ROUNDS):  # in turns: a disk is not as fast at one time as at another
+            for measured in all_of_them.values():
+                measured.go_on()
+        ones, twos = ([all_of_them[version, backlog].cost for backlog in BACKLOGS] for version in versions)
     table = Table(
         "backlog", "", "enqueue, ms", "bytes written", "open, ms", "read, ms", "both, ms", title="As the backlog grows"
     )
