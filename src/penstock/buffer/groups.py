@@ -11,8 +11,8 @@ from penstock.buffer.config import check_group, check_start
 from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP, Group, Head, Writer
 from penstock.buffer.native_queue import NativeQueue, NativeView
-from penstock.buffer.queue_manifest import Start
-from penstock.errors import InvalidInput
+from penstock.buffer.queue_manifest import QueueView, Start
+from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store, url_of
 
 
@@ -42,11 +42,7 @@ class Groups:
 
     def list(self) -> list[GroupStatus]:
         """Every group, in the order they came. A manifest of version 1 has one, which it does not name."""
-        view = self._place.queue.look()
-        if isinstance(view, NativeView):
-            return [_status(name, group, view.next_sequence) for name, group in view.head.groups.items()]
-        group = Group(view.epoch, view.first_sequence - 1)
-        return [_status(DEFAULT_GROUP, group, view.next_sequence)]
+        return groups_in(self._place.queue.look())
 
     def create(self, name: str, start: Start = "earliest") -> None:
         """Make a group. Raises `InvalidInput` if it is there, if the place is not, or on a manifest of version 1."""
@@ -55,13 +51,16 @@ class Groups:
     def drop(self, name: str, *, force: bool = False) -> None:
         """Take a group away, and with it what only it held back.
 
-        Raises `InvalidInput` if it is not there, and for the last one unless it is forced. Raises `OutcomeUnknown`
-        where a reply was lost, and the group is there under another epoch.
+        Raises `NotFound` if the buffer is not there; `InvalidInput` if the group is not, and for the last one unless it
+        is forced; and `OutcomeUnknown` where a reply was lost, and the group is there under another epoch.
         """
         self._place.there().drop_group(check_group(name), force=force)
 
     def reset(self, name: str, to: Start) -> None:
-        """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there."""
+        """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there.
+
+        Raises `NotFound` and `OutcomeUnknown` as `drop` does.
+        """
         self._place.there().reset_group(check_group(name), check_start(to))
 
 
@@ -86,22 +85,22 @@ class Writers:
 
 class _Place:
     def __init__(self, store: ObjectStore, path: str) -> None:
-        self._where = f"{url_of(store)}/{path}"
+        self._where = f"{path!r} in {url_of(store)}"
         self.queue = BufferQueue(store, path, "consumer")
 
     def head(self) -> Head:
         view = self.queue.look()
         if not isinstance(view, NativeView):
             raise InvalidInput(
-                f"{self._where} is a manifest of version 1, which knows one reader and no writers; "
+                f"the manifest {self._where} is of version 1, which knows one reader and no writers; "
                 "`penstock manifest upgrade` makes it version 2"
             )
         return view.head
 
     def there(self) -> NativeQueue:
-        """The queue of a buffer that is there. Raises `InvalidInput` if it is not: a typing error makes no buffer."""
+        """The queue of a buffer that is there. Raises `NotFound` if it is not: a typing error makes no buffer."""
         if self.queue.look().version is None:
-            raise InvalidInput(f"there is no manifest {self._where}")
+            raise NotFound(f"there is no manifest {self._where}")
         return self.native()
 
     def native(self) -> NativeQueue:
@@ -111,6 +110,13 @@ class _Place:
         return queue
 
 
-def _status(name: str, group: Group, next_sequence: int) -> GroupStatus:
-    lag = next_sequence - 1 - group.acked_through
-    return GroupStatus(name, group.epoch, group.acked_through, lag, group.owner, group.taken_at)
+def groups_in(view: QueueView) -> list[GroupStatus]:
+    """Every group that a queue had when it was read."""
+
+    def status(name: str, group: Group) -> GroupStatus:
+        lag = view.next_sequence - 1 - group.acked_through
+        return GroupStatus(name, group.epoch, group.acked_through, lag, group.owner, group.taken_at)
+
+    if isinstance(view, NativeView):
+        return [status(name, group) for name, group in view.head.groups.items()]
+    return [status(DEFAULT_GROUP, Group(view.epoch, view.first_sequence - 1))]

@@ -15,8 +15,8 @@ from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP
 from penstock.cli.output import date, show
 from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
-from penstock.errors import InvalidInput, NotFound
-from penstock.storage import ObjectStore, url_of
+from penstock.errors import InvalidInput
+from penstock.storage import url_of
 
 groups_app = typer.Typer(help="The groups that read a buffer, each at its own pace.", no_args_is_help=True)
 writers_app = typer.Typer(help="The writers that a buffer remembers.", no_args_is_help=True)
@@ -55,7 +55,9 @@ def create_group(
     store = open_with(where, storage_options)
     is_new = not has_manifest(store, path)
     if is_new and name == DEFAULT_GROUP:
-        raise InvalidInput(f"{_no_manifest(store, path)}, and a new buffer has the group {name!r} by itself")
+        raise InvalidInput(
+            f"there is no manifest {path!r} in {url_of(store)}, and a new buffer has the group {name!r} by itself"
+        )
     Groups(store, path).create(name, beginning(start))
     typer.echo(f"created the group {name!r}, which begins at {start}{', in a new buffer' if is_new else ''}")
 
@@ -69,7 +71,7 @@ def drop_group(
     storage_options: StorageOptions = None,
 ) -> None:
     """Drop a group, and with it what only it held back. Its consumer is fenced."""
-    _groups_there(where, path, storage_options).drop(name, force=force)
+    Groups(open_with(where, storage_options), path).drop(name, force=force)
     typer.echo(f"dropped the group {name!r}")
 
 
@@ -86,7 +88,7 @@ def reset_group(
     A Spark query goes by its checkpoint. One that is behind the acks is refused; one that is ahead goes on where it is,
     and what lies between is acked unread. To read again, give the query a new checkpoint.
     """
-    _groups_there(where, path, storage_options).reset(name, beginning(to))
+    Groups(open_with(where, storage_options), path).reset(name, beginning(to))
     typer.echo(f"reset the group {name!r}: it goes on at {to}")
 
 
@@ -116,18 +118,6 @@ def drop_writer(
     """Forget a writer. What it sends again is appended again: drop it only when it will not come back."""
     Writers(open_with(where, storage_options), path).drop(name)
     typer.echo(f"dropped the writer {name!r}")
-
-
-def _groups_there(where: str, path: str, options: list[str] | None) -> Groups:
-    """The groups of a buffer that is there: no change makes one of a place that was mistyped. Raises `NotFound`."""
-    store = open_with(where, options)
-    if not has_manifest(store, path):
-        raise NotFound(_no_manifest(store, path))
-    return Groups(store, path)
-
-
-def _no_manifest(store: ObjectStore, path: str) -> str:
-    return f"there is no manifest {path!r} in {url_of(store)}"
 
 
 def _when(milliseconds: int) -> str:

@@ -14,11 +14,11 @@ import typer
 from penstock.buffer import BatchDescriptor
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import DATA_PATH_PREFIX
-from penstock.buffer.groups import GroupStatus
+from penstock.buffer.groups import GroupStatus, groups_in
 from penstock.buffer.locations import is_data_path
 from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import DEFAULT_GROUP, Entry, Group, Head, Reference
 from penstock.buffer.native_head import VERSION as NATIVE
+from penstock.buffer.native_head import Entry, Head, Reference
 from penstock.buffer.native_queue import NativeView
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
 from penstock.buffer.queue_manifest import QueueView
@@ -112,7 +112,7 @@ def look(store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_meas
         oldest_age_seconds=None if oldest is None else max(now - oldest / 1000, 0.0),
         data_objects=len(data),
         data_bytes=sum(data),
-        groups=_groups(view),
+        groups=groups_in(view),
     )
 
 
@@ -184,16 +184,6 @@ def _missing(
         return 0
     first = queue.look().first_sequence
     return sum(entry.sequence >= first for entry in gone)
-
-
-def _groups(view: QueueView) -> list[GroupStatus]:
-    def seen(name: str, group: Group) -> GroupStatus:
-        lag = view.next_sequence - 1 - group.acked_through
-        return GroupStatus(name, group.epoch, group.acked_through, lag, group.owner, group.taken_at)
-
-    if isinstance(view, NativeView):
-        return [seen(name, group) for name, group in view.head.groups.items()]
-    return [seen(DEFAULT_GROUP, Group(view.epoch, view.first_sequence - 1))]
 
 
 def _rows(found: Status) -> list[tuple[str, object]]:

@@ -44,6 +44,7 @@ def test_no_seed_loses_anything_or_doubles_it(seeds: range) -> None:
     # It would say nothing if nothing had happened.
     expected = {f"fault {fault.name}" for fault in Fault} | {
         "a block was there already",
+        "a checkpoint was deleted",
         "a consumer was fenced",
         "a death",
         "a group was changed",

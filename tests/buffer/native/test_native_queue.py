@@ -463,7 +463,7 @@ def test_what_is_done_to_a_group_of_a_buffer_that_is_not_there_makes_none(store:
         lambda: Writers(store).drop("anybody"),
     ]
     for call in calls:
-        with pytest.raises(InvalidInput, match="there is no manifest"):
+        with pytest.raises(NotFound, match="there is no manifest"):
             call()
     assert not list(store.list_objects())
 

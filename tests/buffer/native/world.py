@@ -52,6 +52,7 @@ class Rules:
 
     queue: type[NativeQueue] = NativeQueue
     collector: type[GarbageCollector] = GarbageCollector
+    writer_of_checkpoint: Callable[[int], str] = "query-{}".format
     patches: tuple[tuple[object, str, object], ...] = ()
 
 
@@ -167,7 +168,8 @@ class World:
         self._drops = self._random.choice((0.0, 0.0, 0.03))
         self.payloads: dict[str, str] = {}
         self.calls: list[tuple[str, Call]] = []
-        self.blocks: list[Call] = [Call(())]
+        self.blocks: list[Call] = []
+        self._checkpoint = self._in_checkpoint = 0
         self.complaints: list[str] = []
         self.events: Counter[str] = Counter()
         self.producers = [self._host("producer") for _ in range(3)]
@@ -312,13 +314,19 @@ class World:
         self._enqueue(host, call, None)
 
     def _append(self, host: Host) -> None:
-        """The next block of a named writer, or the last one again: as a query does that does not know."""
-        block = self.blocks[-1]
-        if not block.payloads or (block.succeeded and self._random.random() < 0.7):
-            number = len(self.blocks)
-            block = Call(tuple(f"block-{number}/{place}" for place in range(self._random.choice((1, 2, 4)))))
-            self.blocks.append(block)
-        self._enqueue(host, block, Transaction("nightly", len(self.blocks) - 1))
+        """The next block of a query, or the last one again: as it does where it does not know.
+
+        Now and then its checkpoint is deleted: the next one is at the same place, and counts from 0.
+        """
+        if self._in_checkpoint and self._random.random() < 0.1:
+            self._checkpoint, self._in_checkpoint = self._checkpoint + 1, 0
+            self.events["a checkpoint was deleted"] += 1
+        if not self._in_checkpoint or (self.blocks[-1].succeeded and self._random.random() < 0.7):
+            number, count = len(self.blocks), self._random.choice((1, 2, 4))
+            self.blocks.append(Call(tuple(f"block-{number}/{place}" for place in range(count))))
+            self._in_checkpoint += 1
+        writer = self._rules.writer_of_checkpoint(self._checkpoint)
+        self._enqueue(host, self.blocks[-1], Transaction(writer, self._in_checkpoint - 1))
 
     # Consumers.
 

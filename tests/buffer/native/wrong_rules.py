@@ -95,6 +95,7 @@ WRONG = {
     "a sealer that tidies up": Rules(queue=TidiesUp),
     "epochs for each group": Rules(queue=EpochsPerGroup),
     "entries that leave with the fastest": Rules(queue=LeavesWithTheFastest),
+    "writers that are named by the path of their checkpoint": Rules(writer_of_checkpoint=lambda _: "the-same-place"),
     "groups that are born late": Rules(patches=((native_queue, "NEW", BORN_LATE),)),
     "windows that keep their counts": Rules(patches=((native_queue, "Segments", DoesNotNarrow),)),
 }
