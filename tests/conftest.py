@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client import Counter, Gauge, Histogram
 
+from penstock import metrics
 from tests import manifests, servers
 from tests.processes import Child, Start
 from tests.servers import BUCKET, AzureServer, S3Server
@@ -52,6 +54,15 @@ def no_clouds_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.upper().startswith(("AWS_", "AZURE_", "GOOGLE_", "GCP_", "GCS_")) or name.upper().endswith("_PROXY"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_metrics_of_other_files() -> Iterator[None]:
+    """Every test has buffers of its own, and a metric is read by going through the labels of them all."""
+    yield
+    for metric in vars(metrics).values():
+        if isinstance(metric, Counter | Gauge | Histogram) and metric._labelnames:
+            metric.clear()
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ class _Place:
         view = self.queue.look()
         if not isinstance(view, NativeView):
             raise InvalidInput(
-                f"the manifest {self._where} is of version 1, which knows one reader and no writers; "
+                f"{self._where} is a manifest of version 1, which knows one reader and no writers; "
                 "`penstock manifest upgrade` makes it version 2"
             )
         return view.head
