@@ -45,10 +45,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Everything here holds on both versions of the manifest. With Spark in it that takes long.
 
-    So `make test` runs the files that say so, as `MANIFESTS`, over both, and `make chaos` all of them.
+    So `make test` runs the files that say so, as `MANIFESTS`, over both, and `make chaos` all of them; but for those
+    that are about one version.
     """
-    chosen = metafunc.config.getoption("manifests") or getattr(metafunc.module, "MANIFESTS", manifests.KINDS[:1])
-    metafunc.parametrize("manifest", chosen, indirect=True)
+    said = getattr(metafunc.module, "MANIFESTS", None)
+    wanted = metafunc.config.getoption("manifests") or said or manifests.KINDS[:1]
+    metafunc.parametrize("manifest", [kind for kind in wanted if said is None or kind in said], indirect=True)
 
 
 @pytest.fixture(autouse=True)

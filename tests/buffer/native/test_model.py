@@ -15,7 +15,7 @@ from tests.buffer.native.wrong_rules import WRONG
 
 MANIFESTS = ["native"]
 SMALL = range(250)
-LONG = [range(start, start + 2_000) for start in range(1_000, 21_000, 2_000)]
+LONG = [range(start, start + 1_000) for start in range(1_000, 21_000, 1_000)]
 
 
 @pytest.fixture(autouse=True, scope="module")
