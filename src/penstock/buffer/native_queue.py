@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from penstock.buffer.attempts import Attempts
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.locations import Names, location_time
 from penstock.buffer.manifest_object import LOST, ManifestObject, Patience, VersionChanged
@@ -130,7 +131,7 @@ class NativeQueue:
 
         Raises `OutcomeUnknown` where the head has forgotten the writer meanwhile, and it cannot know.
         """
-        attempts = _Attempts()
+        attempts = Attempts()
         pauses = self._object.pauses()
         found, is_fresh = self._kept(), False
         if found is None:
@@ -168,14 +169,14 @@ class NativeQueue:
         """The head of the last write, while it is young: after an old one this writer may have been forgotten."""
         return self._latest if time.monotonic() - self._latest_at < _YOUNG else None
 
-    def _own(self, attempts: _Attempts, entries: Sequence[NewEntry]) -> Transaction:
+    def _own(self, attempts: Attempts, entries: Sequence[NewEntry]) -> Transaction:
         known = attempts.of(entries)
         if known is not None:
             return known
         number, self._count = self._count, self._count + 1
         return Transaction(self._writer, number, is_named=False)
 
-    def _evidence(self, found: NativeView, attempts: _Attempts, by: Transaction | None) -> Enqueued | None:
+    def _evidence(self, found: NativeView, attempts: Attempts, by: Transaction | None) -> Enqueued | None:
         """What shows that the entries are there; None where they are not."""
         head = found.head
         writer = head.writers.get(self._writer if by is None else by.writer)
@@ -490,47 +491,3 @@ def _taker(group: Group) -> str:
         return "on version 1, before it was upgraded"
     since = datetime.fromtimestamp(min(max(group.taken_at, 0), _LAST_DATE) / 1000, UTC)
     return f"{group.owner}, at {since:%Y-%m-%d %H:%M:%S} UTC"
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    by: Transaction
-    revision: int
-    first_sequence: int
-    locations: tuple[str, ...]
-
-
-class _Attempts:
-    """The tries of one enqueue: each set of entries is a transaction."""
-
-    def __init__(self) -> None:
-        self.base: int | None = None
-        self._tried: list[_Attempt] = []
-
-    @property
-    def count(self) -> int:
-        """How many there were."""
-        return len(self._tried)
-
-    def of(self, entries: Sequence[NewEntry]) -> Transaction | None:
-        """The transaction that these entries were, if they were tried."""
-        locations = tuple(entry.location for entry in entries)
-        return next((tried.by for tried in self._tried if tried.locations == locations), None)
-
-    def note(self, by: Transaction, head: Head, entries: Sequence[NewEntry]) -> None:
-        """Note a try before it is made."""
-        if self.base is None:
-            self.base = head.revision
-        locations = tuple(entry.location for entry in entries)
-        if self._tried and self._tried[-1].locations == locations:
-            locations = self._tried[-1].locations  # the same ones, kept once
-        self._tried.append(_Attempt(by, head.revision + 1, head.next_sequence, locations))
-
-    def landed(self, writer: Writer) -> Enqueued | None:
-        """The try that a writer's record is of, if it is one of these."""
-        for tried in self._tried:
-            if (tried.by.number, tried.revision) == (writer.transaction, writer.revision):
-                first = tried.first_sequence
-                places = {location: first + place for place, location in enumerate(tried.locations)}
-                return Enqueued(True, first, places)
-        return None
