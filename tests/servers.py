@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ BUCKET = "tests"
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 20.0
-_INSTALL_WITHIN = 240.0
+_INSTALL_WITHIN = 120.0
+_STARTED = time.time()
 
 # Runs a command for as long as somebody holds the other end of its standard input. However a test process ends,
 # be it by SIGKILL, its end of the pipe closes, and the command is killed.
@@ -211,28 +213,34 @@ def _installed_azurite() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program.exists():
             return program
+        failed = CACHE / "azurite.failed"
+        if failed.exists() and failed.stat().st_mtime > _STARTED:  # another process of this run has tried
+            pytest.skip(failed.read_text())
         partial = CACHE / f"{AZURITE}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        _install(npm, partial)
+        why_not = _install(npm, partial)
+        if why_not:
+            failed.write_text(why_not)
+            pytest.skip(why_not)
         partial.rename(home)
     return program
 
 
-def _install(npm: str, place: Path) -> None:
+def _install(npm: str, place: Path) -> str:
+    """Install Azurite; return why it could not be, or nothing. A download that stands still is begun again."""
     command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional"]
+    patience = ["--fetch-timeout=15000", "--fetch-retries=3", "--fetch-retry-mintimeout=500", "--loglevel=error"]
     log = place / "install.log"
-    with (
-        open(log, "w") as output,
-        _guarded([*command, "--fetch-retries=1", "--loglevel=error", AZURITE], output) as run,
-    ):
+    with open(log, "w") as output, _guarded([*command, *patience, AZURITE], output) as run:
         try:
             status = run.wait(_INSTALL_WITHIN)
         except subprocess.TimeoutExpired:
-            pytest.skip(f"npm did not install {AZURITE} within {_INSTALL_WITHIN:.0f} s; is there a network?")
-    if status != 0:
-        said = [line.strip() for line in log.read_text().splitlines() if line.strip() and "    at " not in line]
-        pytest.skip(f"npm could not install {AZURITE}; is there a network? It said: {' / '.join(said[:6])}")
+            return f"npm did not install {AZURITE} within {_INSTALL_WITHIN:.0f} s; is there a network?"
+    if status == 0:
+        return ""
+    said = [line.strip() for line in log.read_text().splitlines() if line.strip() and "    at " not in line]
+    return f"npm could not install {AZURITE}; is there a network? It said: {' / '.join(said[:6])}"
 
 
 def _serve_s3() -> None:
