@@ -39,7 +39,7 @@ BUCKET = "tests"
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 20.0
-_INSTALL_WITHIN = 120.0
+_INSTALL_WITHIN = 75.0
 _STARTED = time.time()
 
 # Runs a command for as long as somebody holds the other end of its standard input. However a test process ends,
