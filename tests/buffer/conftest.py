@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def manifest(request: pytest.FixtureRequest) -> Iterator[str]:
     kind = getattr(request, "param", manifests.current())
     with manifests.new_buffers_are(kind):
         yield kind
+
+
+@pytest.fixture(scope="module")
+def silence() -> Iterator[None]:
+    """Nobody reads the warnings of so many runs, and keeping them takes memory."""
+    log = logging.getLogger("penstock")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
 
 
 @pytest.fixture(params=KINDS)

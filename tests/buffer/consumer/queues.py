@@ -28,6 +28,16 @@ NO_GC = ConsumerConfig(gc=False)
 EACH_ALONE = ProducerConfig(flush_size_bytes=1)  # every call of `produce` is a batch of its own
 PATIENCE = 60.0  # seconds until whoever does not come counts as stuck
 
+USES: dict[str, Callable[[Consumer], object]] = {
+    "next_batch": lambda consumer: consumer.next_batch(),
+    "next_descriptors": lambda consumer: consumer.next_descriptors(1),
+    "ack_through": lambda consumer: consumer.ack_through(0),
+    "flush": lambda consumer: consumer.flush(),
+    "iteration": lambda consumer: next(iter(consumer)),
+    "follow": lambda consumer: next(consumer.follow()),
+}
+"""Every call that a fence reaches."""
+
 
 class Cursors(NamedTuple):
     """The three places of a consumer."""

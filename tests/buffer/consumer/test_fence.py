@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from penstock.buffer import Consumer
 from penstock.errors import Fenced
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.by_hand import empty, with_epoch
 from tests.buffer.consumer.queues import (
     MANIFEST,
+    USES,
     Cursors,
     consume,
     cursors,
@@ -23,15 +21,6 @@ from tests.buffer.consumer.queues import (
     read,
 )
 from tests.buffer.consumer.watched_store import WatchedStore
-
-USES: dict[str, Callable[[Consumer], object]] = {
-    "next_batch": lambda consumer: consumer.next_batch(),
-    "next_descriptors": lambda consumer: consumer.next_descriptors(1),
-    "ack_through": lambda consumer: consumer.ack_through(0),
-    "flush": lambda consumer: consumer.flush(),
-    "iteration": lambda consumer: next(iter(consumer)),
-    "follow": lambda consumer: next(consumer.follow()),
-}
 
 
 @pytest.mark.parametrize("use", USES)

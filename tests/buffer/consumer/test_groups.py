@@ -16,6 +16,7 @@ from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.queues import (
     MANIFEST,
+    USES,
     Cursors,
     cursors,
     epoch,
@@ -349,16 +350,6 @@ def test_an_object_that_is_gone_is_told_to_the_group_that_has_not_acked_it(memor
 
 
 # A group that is reset, or gone
-
-
-USES: dict[str, Callable[[Consumer], object]] = {
-    "next_batch": lambda consumer: consumer.next_batch(),
-    "next_descriptors": lambda consumer: consumer.next_descriptors(1),
-    "ack_through": lambda consumer: consumer.ack_through(0),
-    "flush": lambda consumer: consumer.flush(),
-    "iteration": lambda consumer: next(iter(consumer)),
-    "follow": lambda consumer: next(consumer.follow()),
-}
 
 
 @pytest.mark.parametrize("use", USES)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pytest
 
@@ -12,6 +11,7 @@ from penstock.storage import MemoryStore
 from penstock.testing import Fault
 from tests.buffer.faults.simulation import Outcome, run
 
+pytestmark = pytest.mark.usefixtures("silence")
 MANIFESTS = ["opendata"]  # version 2 has worlds of its own: `tests/buffer/native`
 SMALL = range(3_000)
 LONG = [range(start, start + 4_000) for start in range(3_000, 59_000, 4_000)]
@@ -20,16 +20,6 @@ LONG = [range(start, start + 4_000) for start in range(3_000, 59_000, 4_000)]
 OCCASIONS = {(operation, fault) for operation in ("enqueue", "claim", "dequeue") for fault in Fault} - {
     ("dequeue", Fault.EXISTS_WHILE_ABSENT)
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def silence() -> Iterator[None]:
-    """Nobody reads the warnings of so many runs, and keeping them takes memory."""
-    log = logging.getLogger("penstock")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 def run_all(seeds: Iterable[int], name: str) -> tuple[dict[int, list[str]], Outcome]:

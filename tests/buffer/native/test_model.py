@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,19 +11,10 @@ from penstock.testing import Fault
 from tests.buffer.native.world import run
 from tests.buffer.native.wrong_rules import WRONG
 
+pytestmark = pytest.mark.usefixtures("silence")
 MANIFESTS = ["native"]
 SMALL = range(250)
 LONG = [range(start, start + 1_000) for start in range(1_000, 21_000, 1_000)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def silence() -> Iterator[None]:
-    """Nobody reads the warnings of so many runs, and keeping them takes memory."""
-    log = logging.getLogger("penstock")
-    before = log.level
-    log.setLevel(logging.CRITICAL)
-    yield
-    log.setLevel(before)
 
 
 @pytest.mark.parametrize(
