@@ -117,6 +117,31 @@ queue_oldest_age = Gauge(
     ["queue"],
 )
 
+metalog_publishes = Counter("penstock_metalog_publishes_total", "Records that this process published.", ["log"])
+metalog_objects = Counter(
+    "penstock_metalog_objects_total", "Objects of an object log that this process wrote, with those records.", ["log"]
+)
+metalog_lost_races = Counter(
+    "penstock_metalog_lost_races_total", "Objects that another process had written under the name first.", ["log"]
+)
+
+catalog_events_applied = Counter(
+    "penstock_catalog_events_applied_total", "Events of the metadata log that catalogs applied."
+)
+catalog_events_skipped = Counter(
+    "penstock_catalog_events_skipped_total",
+    "Events that catalogs went past, by reason: corrupt, misplaced, refused or failed.",
+    ["reason"],
+)
+catalog_pump_failures = Counter(
+    "penstock_catalog_pump_failures_total", "How often reading the metadata log failed, and was tried again."
+)
+catalog_snapshots_written = Counter("penstock_catalog_snapshots_written_total", "Snapshots that catalogs wrote.")
+catalog_snapshots_failed = Counter("penstock_catalog_snapshots_failed_total", "Snapshots that could not be written.")
+catalog_snapshots_set_aside = Counter(
+    "penstock_catalog_snapshots_set_aside_total", "Snapshots that could not be used."
+)
+
 inbound_paused = Gauge("penstock_inbound_paused", "How many engines hold their receiver at the moment.")
 inbound_pauses = Counter("penstock_inbound_pauses_total", "How often an engine began to hold its receiver.")
 byte_budget = Gauge("penstock_byte_budget", "How many bytes the next block may have; of the engine that asked last.")
@@ -165,6 +190,15 @@ ALL = (
     queue_ready,
     queue_in_flight,
     queue_oldest_age,
+    metalog_publishes,
+    metalog_objects,
+    metalog_lost_races,
+    catalog_events_applied,
+    catalog_events_skipped,
+    catalog_pump_failures,
+    catalog_snapshots_written,
+    catalog_snapshots_failed,
+    catalog_snapshots_set_aside,
     inbound_paused,
     inbound_pauses,
     byte_budget,

@@ -1,0 +1,272 @@
+"""`Subscription`: the records of some partitions, from where each was asked for, then as they come.
+
+Every backend has the same one. It *pulls*: it knows the next offset that it wants of each partition, and asks its feed
+for what is there. Nothing is ever pushed at a subscriber, so none can be too slow, and the log need not know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from penstock.errors import Closed, InvalidInput
+from penstock.metalog.log import MetadataRecord, PartitionStart
+from penstock.storage.checks import check_seconds
+
+_LONG = 3600.0  # a wait without end is many of these
+_TURNS = 64  # so many records in a row, and an `async for` lets others of its loop have a turn
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The next offset that is wanted of a partition. One that was removed and added again has another generation."""
+
+    partition: int
+    offset: int
+    generation: int
+
+
+class Feed(Protocol):
+    """Where a subscription's records come from."""
+
+    def fetch(self, wanted: Sequence[Wanted], timeout: float) -> Sequence[MetadataRecord]:
+        """Records of these partitions, in order by partition, each from its offset on (any below it are dropped).
+
+        Looks first, and if there is none waits up to `timeout` seconds for one; it may return none before. What it
+        returns depends on what is wanted alone: what an earlier call returned may not have arrived. One call is
+        under way at a time, and `wanted` is never empty.
+        """
+        ...
+
+    def wake(self) -> None:
+        """End the wait of a call under way, or of the next; from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the feed holds; no call is under way."""
+        ...
+
+
+@dataclass(slots=True)
+class _Assignment:
+    generation: int
+    next_offset: int
+
+
+class Subscription:
+    """Records of some partitions of a log: iterate over it, `poll` it, or use `async for`.
+
+    Any number of threads may take records from one, and each record is taken once. `close()` ends every iteration;
+    one that is dropped without it leaves nothing behind either.
+
+    >>> from penstock.metalog import InProcessMetadataLog, PartitionStart
+    >>> log = InProcessMetadataLog(1)
+    >>> log.publish(0, b"first"), log.publish(0, b"second")
+    (0, 1)
+    >>> with log.subscribe([PartitionStart(0, 1)]) as records:
+    ...     print(next(records).payload)
+    b'second'
+    """
+
+    def __init__(self, feed: Feed, partition_count: int, starts: Iterable[PartitionStart]) -> None:
+        self._feed = feed
+        self._partition_count = partition_count
+        self._assigned: dict[int, _Assignment] = {}
+        self._ready = deque[MetadataRecord]()
+        self._generation = 0
+        # Re-entrant: a signal's handler may close what its own thread is waiting for.
+        self._changed = threading.Condition(threading.RLock())
+        self._fetching: int | None = None
+        self._is_closed = False
+        self._turns = 0
+        self._end = weakref.finalize(self, feed.close)
+        self._end.atexit = False
+        for start in starts:
+            self._assign(start)
+
+    def __repr__(self) -> str:
+        return "Subscription(closed)" if self._is_closed else f"Subscription(partitions {self.assigned()})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def poll(self, timeout: float | None = 0.1) -> MetadataRecord | None:
+        """Take the next record; wait for one up to `timeout` seconds (None: until there is one).
+
+        Raises `Closed`, also while it waits; and what the log's store raises: then nothing was taken, and a later call
+        goes on where this one stopped.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._changed:
+                record = self._take()
+            if record is not None or not self._wait(until):
+                return record
+
+    def __iter__(self) -> Iterator[MetadataRecord]:
+        return self
+
+    def __next__(self) -> MetadataRecord:
+        try:
+            while (record := self.poll(None)) is None:
+                pass
+        except Closed:
+            raise StopIteration from None
+        return record
+
+    def __aiter__(self) -> AsyncIterator[MetadataRecord]:
+        return self
+
+    async def __anext__(self) -> MetadataRecord:
+        self._turns += 1
+        if self._turns % _TURNS == 0:
+            await asyncio.sleep(0)
+        try:
+            # A record is taken after the last await: to cancel this takes none.
+            while True:
+                with self._changed:
+                    record = self._take()
+                if record is not None:
+                    return record
+                await self._until_ready()
+        except Closed:
+            raise StopAsyncIteration from None
+
+    def add(self, start: PartitionStart) -> None:
+        """Deliver another partition too: from the start given all that is there, and then what comes.
+
+        One that is assigned already, or that the log does not have, changes nothing. Raises `Closed`.
+        """
+        with self._changed:
+            self._check_open()
+            if not self._assign(start):
+                return
+            self._changed.notify_all()
+        self._feed.wake()
+
+    def remove(self, partition: int) -> None:
+        """Deliver nothing of a partition from now on, not even what is fetched already. Raises `Closed`."""
+        with self._changed:
+            self._check_open()
+            if self._assigned.pop(partition, None) is not None:
+                self._ready = deque(record for record in self._ready if record.partition != partition)
+
+    def assigned(self) -> list[int]:
+        """The partitions that are delivered, sorted."""
+        with self._changed:
+            return sorted(self._assigned)
+
+    def close(self) -> None:
+        """End it; whoever waits for a record is told so."""
+        with self._changed:
+            self._is_closed = True
+            self._assigned.clear()
+            self._ready.clear()
+            self._changed.notify_all()
+        self._feed.wake()
+        with self._changed:
+            if self._fetching == threading.get_ident():
+                return  # a signal's handler: the call that it interrupted closes the feed
+            while self._fetching is not None:
+                self._changed.wait()
+            self._end()
+
+    def _assign(self, start: PartitionStart) -> bool:
+        if not isinstance(start, PartitionStart):
+            raise InvalidInput(f"a start must be a PartitionStart, not {start!r}")
+        if not 0 <= start.partition < self._partition_count or start.partition in self._assigned:
+            return False
+        self._generation += 1
+        self._assigned[start.partition] = _Assignment(self._generation, max(start.start_offset, 0))
+        return True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("this subscription is closed")
+
+    def _take(self) -> MetadataRecord | None:
+        self._check_open()
+        return self._ready.popleft() if self._ready else None
+
+    def _wait(self, until: float | None, stop: threading.Event | None = None) -> bool:
+        """Fetch, or let another thread fetch, and say whether to look again: the time is not over, or there is one."""
+        with self._changed:
+            left = _LONG if until is None else min(until - time.monotonic(), _LONG)
+            if self._ready or self._is_closed or (stop is not None and stop.is_set()):
+                return True
+            if self._fetching is not None or not self._assigned:
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+                return True
+            self._fetching = threading.get_ident()
+            wanted = [Wanted(at, one.next_offset, one.generation) for at, one in self._assigned.items()]
+        try:
+            records = self._feed.fetch(wanted, max(left, 0.0))
+            with self._changed:
+                self._accept(wanted, records)
+        finally:
+            self._fetched()
+        return bool(records) or left > 0
+
+    def _accept(self, wanted: Sequence[Wanted], records: Sequence[MetadataRecord]) -> None:
+        """Keep what was fetched for assignments that still are what they were."""
+        generations = {one.partition: one.generation for one in wanted}
+        for record in records:
+            now = self._assigned.get(record.partition)
+            if now is None or now.generation != generations.get(record.partition) or record.offset < now.next_offset:
+                continue
+            now.next_offset = record.offset + 1
+            self._ready.append(record)
+
+    def _fetched(self) -> None:
+        with self._changed:
+            self._fetching = None
+            if self._is_closed:
+                self._end()
+            self._changed.notify_all()
+
+    async def _until_ready(self) -> None:
+        """Return when there may be a record. A thread waits for it: only while somebody awaits, and it takes none."""
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        stop = threading.Event()
+
+        def end(error: BaseException | None) -> None:
+            if not over.done():
+                over.set_result(None) if error is None else over.set_exception(error)
+
+        def wait() -> None:
+            failure: BaseException | None = None
+            try:
+                while not (stop.is_set() or self._is_closed or self._ready):
+                    self._wait(None, stop)
+            except Exception as error:  # noqa: BLE001  whoever awaits raises it
+                failure = error
+            with suppress(RuntimeError):  # the loop is gone
+                loop.call_soon_threadsafe(end, failure)
+
+        threading.Thread(target=wait, name="penstock-metalog-await", daemon=True).start()
+        try:
+            await over
+        finally:
+            stop.set()
+            with self._changed:
+                self._changed.notify_all()
+            if not over.done() or over.cancelled():
+                self._feed.wake()
