@@ -19,10 +19,18 @@ from tests.servers import BUCKET, AzureServer, S3Server
 
 _SPARK = Path(__file__).parent / "spark"
 
+# Every JVM that a test starts reads this, be it the driver's of a command. It lives for seconds: it need not be
+# compiled for days.
+SHORT_LIVED_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--manifests native --manifests opendata`: over which versions the suite of Spark runs, every file of it."""
     parser.addoption("--manifests", action="append", choices=manifests.KINDS, help="versions of the manifest")
+
+
+def pytest_configure() -> None:
+    os.environ.update(SHORT_LIVED_JVM)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,35 @@ from penstock.storage import ObjectStore, open_store
 from tests import manifests
 from tests.servers import BUCKET, S3Server
 
+_HERE = Path(__file__).parent
 KINDS = ("memory", "disk", "s3")
+
+# What depends most on the answers of a bucket, for each version: `make test` runs these on S3 too, `make chaos` all.
+ON_S3 = {
+    "test_ack.py",
+    "test_appending.py",
+    "test_appending_on_version_1.py",
+    "test_appending_on_version_2.py",
+    "test_epochs.py",
+    "test_fence.py",
+    "test_floor.py",
+    "test_floor_and_clocks.py",
+    "test_flush.py",
+    "test_native_evidence.py",
+    "test_next_batch.py",
+    "test_opendata_evidence.py",
+    "test_opendata_manifest.py",
+    "test_what_is_deleted.py",
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """S3 answers slowly, and to a buffer just as every other store does, which `tests/storage` shows of each call."""
+    for item in items:
+        params = item.callspec.params if _HERE in item.path.parents and hasattr(item, "callspec") else {}
+        if params.get("store") == "s3" and item.path.name not in ON_S3:
+            item.add_marker(pytest.mark.chaos)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -180,7 +180,7 @@ class Blocks:
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(50, 1), *[pytest.param(500, seed, marks=pytest.mark.chaos) for seed in (2, 3)]]
+    ("kills", "seed"), [(30, 1), *[pytest.param(500, seed, marks=pytest.mark.chaos) for seed in (2, 3)]]
 )
 @pytest.mark.timeout(600)
 def test_a_shipper_that_is_killed_over_and_over_loses_nothing_and_repeats_at_most_a_block_for_each_kill(

@@ -227,7 +227,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 @pytest.mark.timeout(900)  # to make a failure small takes minutes
 def test_a_queue_is_like_its_model() -> None:
-    run(30, 40, derandomize=True)
+    run(15, 40, derandomize=True)
 
 
 @pytest.mark.chaos

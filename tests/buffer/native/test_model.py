@@ -13,8 +13,8 @@ from tests.buffer.native.wrong_rules import WRONG
 
 pytestmark = pytest.mark.usefixtures("silence")
 MANIFESTS = ["native"]
-SMALL = range(250)
-LONG = [range(start, start + 1_000) for start in range(1_000, 21_000, 1_000)]
+SMALL = range(80)
+LONG = [range(80, 1_000), *[range(start, start + 1_000) for start in range(1_000, 21_000, 1_000)]]
 
 
 @pytest.mark.parametrize(

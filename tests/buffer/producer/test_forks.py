@@ -9,6 +9,8 @@ import pytest
 from tests.buffer.producer.forking import USES, produce_anew_after_a_fork, use_after_a_fork
 from tests.processes import Start
 
+MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
+
 
 @pytest.mark.parametrize("taken", ["open", "done", "while locked"])
 @pytest.mark.parametrize("use", USES)

@@ -15,6 +15,8 @@ from tests.buffer.producer.looking import entries
 from tests.processes import PATIENCE
 from tests.servers import BUCKET, ROOT, S3Server
 
+MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
+
 PLAIN = """
 import sys
 from penstock import Producer, ProducerConfig

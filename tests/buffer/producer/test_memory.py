@@ -19,6 +19,8 @@ from tests.buffer.producer.hoarding import (
 )
 from tests.processes import Start
 
+MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
+
 BOUND = 7
 
 

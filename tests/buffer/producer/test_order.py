@@ -15,6 +15,8 @@ from tests.buffer.producer.looking import batches, entries, queue
 from tests.processes import PATIENCE
 from tests.waiting import A_WHILE, Background, Bell
 
+MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
+
 
 def test_many_batches_land_in_the_order_they_were_produced(store: ObjectStore, open_producer: OpenProducer) -> None:
     producer = open_producer(store, flush_size_bytes=1)

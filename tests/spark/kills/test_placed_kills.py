@@ -15,15 +15,13 @@ from tests.spark.kills.job import PER_BLOCK, Job, assert_exactly_once
 from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark
 
 BLOCKS = 4
-PLACES = [
-    Fate(Deed.PYTHON, Mark.ROWS_COMMITTED, 1),
-    Fate(Deed.GROUP, Mark.ROWS_STAGED, 0),
-]
+PLACES = [Fate(Deed.GROUP, Mark.ROWS_COMMITTED, 1)]  # Python alone is killed in `test_random_kills.py`
 MORE_PLACES = [
     # in block 0, whose start is not in the checkpoint
     Fate(Deed.GROUP, Mark.TAKEN, 0),
     Fate(Deed.PYTHON, Mark.LETTERS_STAGED, 0),
     Fate(Deed.GROUP, Mark.LETTERS_COMMITTED, 0),
+    Fate(Deed.GROUP, Mark.ROWS_STAGED, 0),
     Fate(Deed.GROUP, Mark.ROWS_COMMITTED, 0),
     # between planning and the sink
     Fate(Deed.PYTHON, Mark.TAKEN, 2),
@@ -31,7 +29,7 @@ MORE_PLACES = [
     # in the sink
     Fate(Deed.PYTHON, Mark.LETTERS_COMMITTED, 1),
     Fate(Deed.PYTHON, Mark.ROWS_STAGED, 1),
-    Fate(Deed.GROUP, Mark.ROWS_COMMITTED, 1),
+    Fate(Deed.PYTHON, Mark.ROWS_COMMITTED, 1),
     # between the sink and the commit log
     Fate(Deed.GROUP, Mark.DONE, 1),
     # between the commit log and the ack

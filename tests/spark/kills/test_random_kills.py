@@ -105,7 +105,7 @@ def kill_and_finish(
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("kills", [1, pytest.param(30, marks=pytest.mark.chaos)])
 def test_every_event_is_in_a_table_once_however_often_the_driver_is_killed(
     kills: int, spark: Any, tmp_path: Path, start: Start, start_driver: StartDriver
 ) -> None:

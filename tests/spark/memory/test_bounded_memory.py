@@ -21,6 +21,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.conftest import SHORT_LIVED_JVM
 from tests.engine.test_out_of_memory import Group
 from tests.spark.conftest import CHECK_JAVA
 from tests.spark.memory import drain, read_alone
@@ -72,6 +73,8 @@ def drained(backlog: Backlog, sink: str, group: Group | None = None, seconds: fl
     """Work a backlog off by a new driver, and look at its processes all the while."""
     words = [str(group.folder) if group else "", str(backlog.folder), sink, f"{HEAP // MIB}m"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    for name in SHORT_LIVED_JVM:
+        del environment[name]  # the memory of a JVM as everybody has it
     session = Session([sys.executable, "-m", drain.__name__, *words], environment, ROOT)
     seen: dict[int, tuple[str, int]] = {}
     deadline = time.monotonic() + seconds

@@ -16,6 +16,7 @@ from tests.storage.local.writers import Lines, StopAt, contents_of, files_below,
 NOTE = Path(__file__).parents[3] / "docs" / "design" / "local-disk.md"
 OLD, NEW, NEXT = b"old " * 5_000, b"new " * 7_000, b"next " * 3_000  # each of several pages
 NEIGHBOUR = "ingest/neighbour"
+LAST = 50  # lines of a write: it is done some 20 before its end
 
 
 @dataclass(frozen=True)
@@ -141,10 +142,16 @@ def count_lines(parent: Parent, root: str, name: str) -> int:
     return Lines(lambda _: None).watch(lambda: case.write(store, case.path, version))
 
 
+def before_lines(count: int, apart: int) -> list[int]:
+    """Every so many lines, and each one of the last: there the old object becomes the new one."""
+    return [*range(1, count - LAST, apart), *range(max(count - LAST, 1), count + 1)]
+
+
 # The other writes run through the same lines.
+@pytest.mark.parametrize("apart", [11, pytest.param(1, marks=pytest.mark.chaos)], ids=["some lines", "every line"])
 @pytest.mark.parametrize("name", ["put_if_match", "delete", "put in a new store"])
 def test_a_writer_killed_before_any_line_of_the_store_leaves_the_old_object_or_the_new_one(
-    name: str, tmp_path: Path, start: Start
+    name: str, apart: int, tmp_path: Path, start: Start
 ) -> None:
     # Finer than the steps: also inside the lock, the clock, the making of rooms. Each line runs once a write or so,
     # and the same one in a loop counts anew.
@@ -152,7 +159,7 @@ def test_a_writer_killed_before_any_line_of_the_store_leaves_the_old_object_or_t
     case.prepare(str(tmp_path / "unharmed"))
     lines = start(count_lines, str(tmp_path / "unharmed"), name).answer()
     outcomes = []
-    for line in range(1, lines + 1):
+    for line in before_lines(lines, apart):
         root = str(tmp_path / f"{line}")
         case.prepare(root)
         victim = start(write_to_line, root, name, line)
