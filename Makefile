@@ -1,6 +1,6 @@
 # Every target makes the virtualenv if it is not there. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos fuzz lint format bench docs clean
+.PHONY: help setup demo test test-kafka chaos fuzz lint format bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTHON ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make the virtualenv, with every extra
 
@@ -23,6 +23,11 @@ demo: $(READY) ## run Penstock end to end on this machine
 test: $(READY) ## run all tests
 	@scripts/check-java
 	@$(BIN)/python -m pytest -m "not chaos" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test-kafka: $(READY) ## run the metadata log's tests against a real Kafka broker
+	@scripts/check-java
+	@jars= && [ -n "$$PENSTOCK_KAFKA" ] || jars=$$(scripts/kafka-jars $(VENV)) && \
+	PENSTOCK_KAFKA_JARS=$$jars $(BIN)/python -m pytest tests/metalog -k kafka
 
 chaos: $(READY) ## run the long forms of the proofs too
 	@scripts/check-java

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, engine, growth, parsing, queue, spark, storage
+from bench import buffer, engine, growth, metalog, parsing, queue, spark, storage
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "storage": storage.run,
     "buffer": buffer.run,
     "growth": growth.run,
     "queue": queue.run,
+    "metalog": metalog.run,
     "parsing": parsing.run,
     "engine": engine.run,
     "spark": spark.run,

@@ -1,4 +1,4 @@
-"""Valid batches and manifests, and where their length fields are."""
+"""Valid batches, manifests and segment events, and where their length fields are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -16,9 +17,20 @@ from penstock.buffer.native_head import NEW, Group, Item, Reference, Writer, enc
 from penstock.buffer.native_head import Entry as QueueEntry
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.buffer.segments import Segment, encode_segment
+from penstock.metalog.segment import (
+    PartitionDelete,
+    PartitionDeleteState,
+    SegmentEvent,
+    SegmentId,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+    TopicIdPartition,
+)
+from penstock.metalog.wire import encode_event
 from penstock.records import Entry, records_to_arrow
 
-BATCH, MANIFEST, HEAD, SEGMENT = "batch", "manifest", "head", "segment"
+BATCH, MANIFEST, HEAD, SEGMENT, EVENT = "batch", "manifest", "head", "segment", "segment event"
 
 Field = tuple[int, int]
 """Where a number is, and how many bytes it has."""
@@ -47,7 +59,7 @@ def pack(block: bytes) -> bytes:
 
 def corpus() -> list[Sample]:
     """All samples, the same ones each time."""
-    return [*_batches(), *_manifests(), *_native()]
+    return [*_batches(), *_manifests(), *_native(), *_events()]
 
 
 def _batches() -> Iterator[Sample]:
@@ -149,3 +161,21 @@ def _native() -> Iterator[Sample]:
 
 def _ended(kind: str, data: bytes) -> Sample:
     return Sample(kind, data[:-2], data[-2:], tuple((at, 1) for at in range(min(len(data) - 2, 400))), ((0, 2),))
+
+
+def _events() -> Iterator[Sample]:
+    """Segment events. Any byte may be a length, and there is nothing behind the record."""
+    tp = TopicIdPartition(UUID(int=7), "über", 3)
+    segment = SegmentId(tp, UUID(int=9))
+    started, finished, deleting, _ = SegmentState
+    epochs = {epoch: 10 * epoch for epoch in range(140)}
+    events: list[SegmentEvent] = [
+        SegmentMetadata(segment, 0, 9, 1, 2, 3, 4, started, {0: 0}),
+        SegmentMetadata(segment, 0, 9, 1, 2, 3, 4, finished, epochs, b"c" * 150, txn_index_empty=True),
+        SegmentUpdate(segment, 1, finished, 2),
+        SegmentUpdate(segment, 1, deleting, 2, b"custom"),
+        PartitionDelete(tp, PartitionDeleteState.STARTED, 1, 2),
+    ]
+    for event in events:
+        data = encode_event(event)
+        yield Sample(EVENT, data, b"", tuple((at, 1) for at in range(len(data))), ())

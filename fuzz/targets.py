@@ -6,13 +6,14 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzz.corpus import BATCH, HEAD, MANIFEST, SEGMENT
+from fuzz.corpus import BATCH, EVENT, HEAD, MANIFEST, SEGMENT
 from fuzz.mutations import CAP
 from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.native_head import decode_head, encode_head
 from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
 from penstock.buffer.segments import decode_segment, encode_segment
 from penstock.errors import CorruptData
+from penstock.metalog.wire import decode_event, encode_event
 from penstock.records import bytes_of, records_from_arrow
 
 
@@ -75,6 +76,14 @@ def read_segment(data: bytes) -> None:
     _require(decode_segment(encode_segment(segment)) == segment, "a segment did not come back")
 
 
+def read_event(data: bytes) -> None:
+    """Decode a segment event; it is written and read again as it is."""
+    event = decode_event(data)
+    written = encode_event(event)
+    _require(decode_event(written) == event, "a segment event did not come back")
+    _require(len(written) <= len(data), "there are fewer bytes than what they say needs")
+
+
 def change_manifest(data: bytes) -> None:
     """Append, bump the epoch and dequeue, without decoding what is there."""
     manifest = OpenDataManifest(data)
@@ -100,4 +109,5 @@ TARGETS = (
     Target("change_manifest", MANIFEST, change_manifest),
     Target("read_head", HEAD, read_head),
     Target("read_segment", SEGMENT, read_segment),
+    Target("read_event", EVENT, read_event),
 )

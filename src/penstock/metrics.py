@@ -138,9 +138,7 @@ catalog_pump_failures = Counter(
 )
 catalog_snapshots_written = Counter("penstock_catalog_snapshots_written_total", "Snapshots that catalogs wrote.")
 catalog_snapshots_failed = Counter("penstock_catalog_snapshots_failed_total", "Snapshots that could not be written.")
-catalog_snapshots_set_aside = Counter(
-    "penstock_catalog_snapshots_set_aside_total", "Snapshots that could not be used."
-)
+catalog_snapshots_set_aside = Counter("penstock_catalog_snapshots_set_aside_total", "Snapshots that could not be used.")
 
 inbound_paused = Gauge("penstock_inbound_paused", "How many engines hold their receiver at the moment.")
 inbound_pauses = Counter("penstock_inbound_pauses_total", "How often an engine began to hold its receiver.")

@@ -4,3 +4,40 @@ What lives here: the log's contract, its backends, Kafka's wire format for segme
 
 May import: `storage`, `records`, `errors`, `metrics`.
 """
+
+from penstock.metalog.in_process import InProcessMetadataLog
+from penstock.metalog.kafka_log import KafkaMetadataLog
+from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
+from penstock.metalog.object_log import ObjectMetadataLog
+from penstock.metalog.placing import metadata_partition_for
+from penstock.metalog.segment import (
+    PartitionDelete,
+    PartitionDeleteState,
+    SegmentId,
+    SegmentMetadata,
+    SegmentState,
+    SegmentUpdate,
+    TopicIdPartition,
+)
+from penstock.metalog.subscription import Subscription
+from penstock.metalog.wire import decode_event, encode_event
+
+__all__ = [
+    "InProcessMetadataLog",
+    "KafkaMetadataLog",
+    "MetadataLog",
+    "MetadataRecord",
+    "ObjectMetadataLog",
+    "PartitionDelete",
+    "PartitionDeleteState",
+    "PartitionStart",
+    "SegmentId",
+    "SegmentMetadata",
+    "SegmentState",
+    "SegmentUpdate",
+    "Subscription",
+    "TopicIdPartition",
+    "decode_event",
+    "encode_event",
+    "metadata_partition_for",
+]

@@ -106,27 +106,45 @@ class Chain:
                 self._end = end  # it is empty, and that is known now
         return end
 
-    def locate(self, offset: int) -> int:
-        """The name to read from for an offset: of the object that has it, or of one before where it will be."""
+    def locate(self, offset: int) -> tuple[int, Sequence[LogObject]]:
+        """The name to read from for an offset: of the object that has it, or of one before where it will be.
+
+        With what was read on the way, if that has it: objects in a row from that name on. Raises `CorruptData` and
+        `StorageError`.
+        """
         end = self._end
-        if offset == 0 or (end is not None and offset == end.offset) or self.read(offset) is not None:
-            return offset
+        if offset == 0 or (end is not None and offset == end.offset):
+            return offset, []
+        if (named := self.read(offset)) is not None:
+            return offset, [named]
         rolled_up = self.roll_ups()
         for one in rolled_up:
-            if one.first <= offset < one.end:
-                return one.first
+            if one.first <= offset < one.end and (found := self.try_roll_up(one)):
+                found = [part for part in found if part.end > offset]
+                return found[0].first, found
         if len(rolled_up) * ROLL_UP_EVERY >= _LONG_CHAIN:
             hinted = self._hinted()
             starts = [one.end for one in rolled_up] + ([hinted.first] if hinted else [])
-            return max((start for start in starts if start <= offset), default=0)
-        return max((name for name in self._names() if name <= offset), default=0)
+            for start in sorted((start for start in starts if start <= offset), reverse=True):
+                if self.read(start) is not None:
+                    return start, []
+        return max((name for name in self._names() if name <= offset), default=0), []
 
     def hint(self, first: int) -> None:
         """Name an object of the chain, for those who look for its end. It is no loss if this fails."""
         try:
             self.store.put(f"{self.partition}/hint", b"%020d" % first)
         except Exception as error:  # noqa: BLE001  whatever a store raises: the record is in the log
-            _log.warning("could not write %s: %s; to find the end will take longer", self.where("hint"), error)
+            _log.warning("could not write %s: %s; to find the end will take longer", self.where(f"{self.partition}/hint"), error)
+
+    def hint_further(self, first: int) -> None:
+        """The same, unless the hint there names one that is further: others may have gone on long ago."""
+        try:
+            there = self.store.get(f"{self.partition}/hint").data
+        except Exception:  # noqa: BLE001  there is none, or the store does not say
+            there = b""
+        if not (_NAME.fullmatch(there.decode("ascii", "replace")) and int(there) >= first):
+            self.hint(first)
 
     def roll_ups(self) -> list[RollUp]:
         """The roll-ups of this partition, by where they begin; of several that begin together the longest first."""
@@ -144,9 +162,17 @@ class Chain:
         except CorruptData as error:
             raise CorruptData(f"{self.where(one.path)}: {error}") from error
         ends = [one.first, *(found.end for found in objects)]
-        if [found.first for found in objects] != ends[:-1] or ends[-1] != one.end:
+        if not objects or [found.first for found in objects] != ends[:-1] or ends[-1] != one.end:
             raise CorruptData(f"{self.where(one.path)} does not have the offsets of its name, one after another")
         return objects
+
+    def try_roll_up(self, one: RollUp) -> Sequence[LogObject]:
+        """The same, or none: then what it was made of is to be read. Raises `StorageError`."""
+        try:
+            return self.read_roll_up(one)
+        except (CorruptData, NotFound) as error:
+            _log.warning("a roll-up is passed over, and what it was made of is read: %s", error)
+            return []
 
     def _names(self) -> list[int]:
         names = (meta.path.split("/") for meta in self.store.list_objects(str(self.partition)))

@@ -84,6 +84,8 @@ def _decode_at(data: bytes, start: int) -> tuple[LogObject, int]:
     # From here on only somebody who computes checksums could have written something wrong.
     if not count or count * _LENGTH.size > size or first + count - 1 > LAST_OFFSET:
         raise CorruptData(f"an object of the metadata log with {count} records from {first} in {size} bytes")
+    if number > first:  # each before it has at least one record
+        raise CorruptData(f"an object of the metadata log from {first} cannot be the one with the number {number}")
     payloads = []
     at = body + count * _LENGTH.size
     for (length,) in _LENGTH.iter_unpack(view[body:at]):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
-from penstock.errors import CorruptData, NotFound, PenstockError
+from penstock.errors import PenstockError
 from penstock.metalog.chain import HINT_EVERY, Chain, RollUp
 from penstock.metalog.log import MetadataRecord
 from penstock.metalog.log_object import LogObject
@@ -100,7 +100,7 @@ class ObjectFeed:
     def _look(self, due: Sequence[_Cursor]) -> list[MetadataRecord]:
         """Read on in some partitions, beside each other. One that fails is told of only if no other has anything."""
         if len(due) > 1:
-            answers = [self._readers().submit(self._attempt, cursor) for cursor in due]
+            answers = [self._submit(cursor) for cursor in due]
             results = [answer.result() for answer in answers]
         else:
             results = [self._attempt(cursor) for cursor in due]
@@ -112,6 +112,14 @@ class ObjectFeed:
                 _log.warning("reading the metadata log: %s; trying again", result)
         return records
 
+    def _submit(self, cursor: _Cursor) -> Future[list[MetadataRecord] | PenstockError]:
+        readers = self._readers()
+        try:
+            return readers.submit(self._attempt, cursor)
+        except RuntimeError:
+            self._check_open()  # it was closed in between, and its readers with it
+            raise
+
     def _attempt(self, cursor: _Cursor) -> list[MetadataRecord] | PenstockError:
         try:
             return self._read(cursor)
@@ -119,9 +127,10 @@ class ObjectFeed:
             return error
 
     def _read(self, cursor: _Cursor) -> list[MetadataRecord]:
+        found: Sequence[LogObject] = []
         if cursor.name is None:
-            cursor.name = cursor.chain.locate(cursor.offset)
-        found = self._objects(cursor, cursor.name)
+            cursor.name, found = cursor.chain.locate(cursor.offset)
+        found = found or self._objects(cursor, cursor.name)
         if not found:
             cursor.in_a_row = 0
             cursor.due = self._clock() + cursor.pause
@@ -151,10 +160,8 @@ class ObjectFeed:
         while cursor.roll_ups and cursor.roll_ups[0].end <= name:
             cursor.roll_ups.pop(0)
         if cursor.roll_ups and cursor.roll_ups[0].first <= name:
-            try:
-                return cursor.chain.read_roll_up(cursor.roll_ups[0])
-            except (CorruptData, NotFound) as error:
-                _log.warning("a roll-up is passed over, and what it was made of is read: %s", error)
-                cursor.roll_ups.pop(0)
+            if copied := cursor.chain.try_roll_up(cursor.roll_ups[0]):
+                return copied
+            cursor.roll_ups.pop(0)
         found = cursor.chain.read(name)
         return [] if found is None else [found]

@@ -57,6 +57,7 @@ class ObjectMetadataLog:
         poll_interval: float = 0.05,
         give_up_after: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
         **options: object,
     ) -> None:
         if partition_count is not None:
@@ -73,7 +74,9 @@ class ObjectMetadataLog:
         recent = RecentObjects()
         self._chains = [Chain(store, partition, recent) for partition in range(count)]
         self._writers = [
-            PartitionWriter(chain, self._where, self._note_of(chain), give_up_after=give_up_after, clock=clock)
+            PartitionWriter(
+                chain, self._where, self._note_of(chain), give_up_after=give_up_after, clock=clock, sleep=sleep
+            )
             for chain in self._chains
         ]
         self._readers: ThreadPoolExecutor | None = None

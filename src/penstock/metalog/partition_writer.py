@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class _Waiting:
     """A payload whose publisher waits at a gate."""
 
-    __slots__ = ("error", "gate", "is_over", "leads", "offset", "payload")
+    __slots__ = ("error", "gate", "is_over", "offset", "payload")
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -40,7 +40,6 @@ class _Waiting:
         self.gate.acquire()
         self.offset = -1
         self.error: Exception | None = None
-        self.leads = False
         self.is_over = False
 
     def end(self, offset: int, error: Exception | None) -> None:
@@ -77,7 +76,8 @@ class PartitionWriter:
         self._nonce = nonce
         self._lock = threading.Lock()
         self._line = deque[_Waiting]()
-        self._is_led = False
+        self._leader: _Waiting | None = None
+        self._group: list[_Waiting] = []  # those whose payloads the leader writes
         self._is_closed = False
         self._idle = threading.Condition(self._lock)
         self._last: LogObject | None = None
@@ -96,14 +96,19 @@ class PartitionWriter:
                 if self._is_closed:
                     raise Closed("this metadata log is closed")
                 self._line.append(ours)
-                if not self._is_led:
-                    ours.leads = self._is_led = True
+                if self._leader is None:
+                    self._leader = ours
                     ours.open()
             ours.gate.acquire()
-            if ours.leads and not ours.is_over:
+            if not ours.is_over:
                 self._lead()
         finally:
-            self._leave(ours)
+            # An interrupt may come here too, and a leader that does not leave would hold up everybody for ever. To
+            # leave twice does no more than once.
+            try:
+                self._leave(ours)
+            finally:
+                self._leave(ours)
         if ours.error is not None:
             raise ours.error
         return ours.offset
@@ -112,15 +117,16 @@ class PartitionWriter:
         """Let nobody in any more, wait for those who are, and leave a hint."""
         with self._idle:
             self._is_closed = True
-            while self._is_led:
+            while self._leader is not None:
                 self._idle.wait()
         if self._last is not None and self._last.first > self._hinted:
-            self._chain.hint(self._last.first)
+            self._chain.hint_further(self._last.first)
 
     def _lead(self) -> None:
         """Write one object, with what the first in line want to say."""
         with self._lock:
-            group = self._take()
+            self._take()
+        group = self._group
         first = -1
         error: Exception = _INTERRUPTED
         try:
@@ -130,6 +136,7 @@ class PartitionWriter:
         finally:
             for place, one in enumerate(group):
                 one.end(first + place, None if first >= 0 else _own(error))
+        self._group = []
         if first >= 0 and self._last is not None:
             self._publishes.inc(len(group))
             if self._last.number % HINT_EVERY == HINT_EVERY - 1:
@@ -137,26 +144,36 @@ class PartitionWriter:
                 self._hinted = self._last.first
             self._wrote(self._last)
 
-    def _take(self) -> list[_Waiting]:
-        group, size = list[_Waiting](), 0
-        while self._line and (not group or size + size_of(self._line[0].payload) <= _MOST_BYTES):
+    def _take(self) -> None:
+        """Take those out of the line who share the next object. An interrupt in here leaves nobody in neither."""
+        self._group, size = [], 0
+        while self._line and (not self._group or size + size_of(self._line[0].payload) <= _MOST_BYTES):
             size += size_of(self._line[0].payload)
-            group.append(self._line.popleft())
-        return group
+            self._group.append(self._line[0])
+            self._line.popleft()
 
     def _leave(self, ours: _Waiting) -> None:
         """Let a publisher go. Should it have been the leader, the first in line is the next one."""
         with self._lock:
             if not ours.is_over and ours in self._line:
                 self._line.remove(ours)  # it was interrupted before anybody wrote it
-            if not ours.leads:
-                return
-            if self._line:
-                self._line[0].leads = True
-                self._line[0].open()
+            if self._leader is ours:
+                self._release()
+                self._leader = self._line[0] if self._line else None
+            if self._leader is not None:
+                self._leader.open()
             else:
-                self._is_led = False
                 self._idle.notify_all()
+
+    def _release(self) -> None:
+        """Let those go for whom the leader wrote. If it was interrupted, some may not have been told how it ended."""
+        if self._group and self._line and self._line[0] is self._group[-1]:
+            self._line.popleft()
+        for one in self._group:
+            if not one.is_over:
+                one.end(-1, _own(_INTERRUPTED))
+            one.open()
+        self._group = []
 
     def _append(self, payloads: Sequence[bytes]) -> int:
         """Create the object at the chain's end, wherever that turns out to be; return its first offset."""
@@ -226,6 +243,9 @@ class PartitionWriter:
 
 def _own(error: Exception) -> Exception:
     """The same error, for another thread to raise with its own traceback."""
-    mine = copy.copy(error)
+    try:
+        mine = copy.copy(error)
+    except Exception:  # noqa: BLE001  one whose constructor takes something else than its `args`
+        return error
     mine.__cause__ = error.__cause__
     return mine

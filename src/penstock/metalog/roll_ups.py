@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from penstock.errors import AlreadyExists, PenstockError
+from penstock.errors import AlreadyExists
 from penstock.metalog.chain import ROLL_UP_EVERY, Chain
 from penstock.metalog.log_object import LogObject, encode
 
@@ -54,7 +54,7 @@ class RollUps:
                 return
             try:
                 self.roll_up(chain)
-            except PenstockError as error:
+            except Exception as error:  # noqa: BLE001  whatever a store raises: the next thousand's writer makes it
                 _log.warning("no roll-up of %s was made: %s", chain.where(str(chain.partition)), error)
 
     def roll_up(self, chain: Chain) -> None:
@@ -63,13 +63,20 @@ class RollUps:
         for one in chain.roll_ups():
             if one.first <= start:
                 start = max(start, one.end)
-        group = list[LogObject]()
+        # Which thousands are whole is known before: their objects need not all be in memory together.
+        whole = (chain.known_end or chain.find_end()).objects // ROLL_UP_EVERY * ROLL_UP_EVERY
+        part, size = list[LogObject](), 0
         for found in self._walk(chain, start):
-            group.append(found)
+            if found.number >= whole:
+                return
+            if part and size + found.size > _MOST_BYTES:
+                self._write(chain, part)
+                part, size = [], 0
+            part.append(found)
+            size += found.size
             if found.number % ROLL_UP_EVERY == ROLL_UP_EVERY - 1:
-                for part in _parts(group):
-                    self._write(chain, part)
-                group.clear()
+                self._write(chain, part)
+                part, size = [], 0
 
     def _walk(self, chain: Chain, start: int) -> Iterator[LogObject]:
         while not self._stop.is_set() and (found := chain.read(start)) is not None:
@@ -82,15 +89,3 @@ class RollUps:
         # Whoever else makes it writes the same bytes: they follow from the objects alone.
         with suppress(AlreadyExists):
             chain.store.put_if_absent(f"{chain.partition}/rollups/{first:020d}-{count}", data)
-
-
-def _parts(group: Sequence[LogObject]) -> Iterator[Sequence[LogObject]]:
-    """The same objects, in parts that are not too large, where there are two or more in one."""
-    part, size = list[LogObject](), 0
-    for one in group:
-        if part and size + one.size > _MOST_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += one.size
-    yield part

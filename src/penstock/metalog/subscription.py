@@ -205,23 +205,26 @@ class Subscription:
 
     def _wait(self, until: float | None, stop: threading.Event | None = None) -> bool:
         """Fetch, or let another thread fetch, and say whether to look again: the time is not over, or there is one."""
-        with self._changed:
-            left = _LONG if until is None else min(until - time.monotonic(), _LONG)
-            if self._ready or self._is_closed or (stop is not None and stop.is_set()):
-                return True
-            if self._fetching is not None or not self._assigned:
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
-                return True
-            self._fetching = threading.get_ident()
-            wanted = [Wanted(at, one.next_offset, one.generation) for at, one in self._assigned.items()]
+        is_ours = False
         try:
+            with self._changed:
+                left = _LONG if until is None else min(until - time.monotonic(), _LONG)
+                if self._ready or self._is_closed or (stop is not None and stop.is_set()):
+                    return True
+                if self._fetching is not None or not self._assigned:
+                    if left <= 0:
+                        return False
+                    self._changed.wait(left)
+                    return True
+                is_ours = True  # from here on an interrupt gives the turn to the next
+                self._fetching = threading.get_ident()
+                wanted = [Wanted(at, one.next_offset, one.generation) for at, one in self._assigned.items()]
             records = self._feed.fetch(wanted, max(left, 0.0))
             with self._changed:
                 self._accept(wanted, records)
         finally:
-            self._fetched()
+            if is_ours:
+                self._fetched()
         return bool(records) or left > 0
 
     def _accept(self, wanted: Sequence[Wanted], records: Sequence[MetadataRecord]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fuzz.targets
-from fuzz.corpus import BATCH, HEAD, MANIFEST, SEGMENT, corpus
+from fuzz.corpus import BATCH, EVENT, HEAD, MANIFEST, SEGMENT, corpus
 from fuzz.mutations import make_input
 from fuzz.runner import run
 from fuzz.targets import TARGETS, WrongValue, change_manifest, read_batch, read_manifest
@@ -70,7 +70,7 @@ def test_an_input_follows_from_its_seed_and_number_alone() -> None:
     made = [make_input(first, 7, number) for number in range(300)]
     assert [make_input(second, 7, number) for number in reversed(range(300))] == made[::-1]
     assert len({each.data for each in made}) > 250
-    assert {each.kind for each in made} == {BATCH, MANIFEST, HEAD, SEGMENT}
+    assert {each.kind for each in made} == {BATCH, MANIFEST, HEAD, SEGMENT, EVENT}
     assert [make_input(first, 8, number) for number in range(300)] != made
 
 

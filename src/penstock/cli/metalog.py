@@ -1,0 +1,191 @@
+"""`penstock metalog`: look at a metadata log on an object store."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from penstock.cli.output import show
+from penstock.cli.places import StorageOptions, open_with
+from penstock.errors import CorruptData, NotFound, PartitionOutOfRange, PenstockError
+from penstock.metalog import (
+    MetadataLog,
+    MetadataRecord,
+    ObjectMetadataLog,
+    PartitionDelete,
+    PartitionStart,
+    SegmentMetadata,
+    SegmentUpdate,
+    TopicIdPartition,
+    decode_event,
+)
+from penstock.metalog.chain import Chain
+from penstock.metalog.recent_objects import RecentObjects
+from penstock.storage import ObjectStore, url_of
+
+_AT_ONCE = 16
+
+metalog_app = typer.Typer(help="Look at a metadata log on an object store.", no_args_is_help=True)
+
+Log = Annotated[str, typer.Argument(help="The metadata log: a path or a URL.")]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition as it was when it was looked at; None and why, where its end cannot be read."""
+
+    partition: int
+    high_water_mark: int | None
+    objects: int | None
+    error: str | None = None
+
+
+@metalog_app.callback()
+def metalog() -> None:
+    """Look at a metadata log on an object store."""
+
+
+@metalog_app.command()
+def status(
+    where: Log,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Show each partition's high-water mark, and how many objects it has. Writes nothing."""
+    store = open_with(where, storage_options)
+    with _opened(store) as log:
+        count = log.partition_count
+    with ThreadPoolExecutor(min(_AT_ONCE, count), thread_name_prefix="penstock-metalog-status") as threads:
+        found = list(threads.map(lambda partition: _status_of(store, partition), range(count)))
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+    else:
+        table = Table("partition", "high-water mark", "objects")
+        for one in found:
+            table.add_row(str(one.partition), _shown(one.high_water_mark), _shown(one.objects))
+        show(table)
+    _end_with([one.error for one in found if one.error])
+
+
+@metalog_app.command()
+def dump(
+    where: Log,
+    partitions: Annotated[
+        list[int] | None, typer.Option("--partition", help="A partition to print; may be given again. Default: all.")
+    ] = None,
+    start: Annotated[int, typer.Option("--from", min=0, help="The first offset to print, of each partition.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=0, help="How many records to print at most, in all.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print payloads as base64, whatever they are.")] = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Print the records that are there, one a line, as JSON, partition by partition. Writes nothing.
+
+    A payload that is no segment event is printed as base64, with what is wrong with it. Where an object cannot be read
+    its partition ends, the others follow, and the exit status is 1.
+    """
+    errors = list[str]()
+    with _opened(open_with(where, storage_options)) as log:
+        left = limit
+        for partition in _chosen(log, partitions):
+            try:
+                for record in _records(log, partition, start, left):
+                    typer.echo(json.dumps(_as_json(record, raw=raw)))
+                    left = None if left is None else left - 1
+            except PenstockError as error:
+                errors.append(str(error))
+    _end_with(errors)
+
+
+@contextmanager
+def _opened(store: ObjectStore) -> Iterator[MetadataLog]:
+    try:
+        log = ObjectMetadataLog(store)  # without a number of partitions none is made
+    except NotFound as error:
+        raise NotFound(f"there is no metadata log in {url_of(store)}") from error
+    with log:
+        yield log
+
+
+def _status_of(store: ObjectStore, partition: int) -> PartitionStatus:
+    try:
+        end = Chain(store, partition, RecentObjects()).find_end()
+    except PenstockError as error:
+        return PartitionStatus(partition, None, None, str(error))
+    return PartitionStatus(partition, end.offset, end.objects)
+
+
+def _chosen(log: MetadataLog, partitions: list[int] | None) -> list[int]:
+    chosen = list(dict.fromkeys(partitions or range(log.partition_count)))
+    for partition in chosen:
+        if not 0 <= partition < log.partition_count:
+            raise PartitionOutOfRange(partition, log.partition_count)
+    return chosen
+
+
+def _records(log: MetadataLog, partition: int, start: int, limit: int | None) -> Iterator[MetadataRecord]:
+    """What is there now: without a time to wait, a poll that finds nothing is at the end."""
+    taken = 0
+    with log.subscribe([PartitionStart(partition, start)]) as records:
+        while (limit is None or taken < limit) and (record := records.poll(0)) is not None:
+            taken += 1
+            yield record
+
+
+def _as_json(record: MetadataRecord, *, raw: bool) -> dict[str, object]:
+    shown: dict[str, object] = {"partition": record.partition, "offset": record.offset}
+    if not raw:
+        try:
+            return shown | {"event": _event(decode_event(record.payload))}
+        except CorruptData as error:
+            shown["error"] = str(error)
+    return shown | {"payload_base64": _base64(record.payload)}
+
+
+def _event(event: SegmentMetadata | SegmentUpdate | PartitionDelete) -> dict[str, object]:
+    shown: dict[str, object] = {"type": type(event).__name__, "state": event.state.name}
+    if isinstance(event, PartitionDelete):
+        shown |= _topic_partition(event.topic_id_partition)
+    else:
+        shown |= _topic_partition(event.id.topic_id_partition) | {"segment_id": str(event.id.id)}
+    if isinstance(event, SegmentMetadata):
+        shown |= {
+            "start_offset": event.start_offset,
+            "end_offset": event.end_offset,
+            "max_timestamp_ms": event.max_timestamp_ms,
+            "segment_size_in_bytes": event.segment_size_in_bytes,
+            "segment_leader_epochs": dict(event.segment_leader_epochs),
+            "txn_index_empty": event.txn_index_empty,
+        }
+    shown |= {"event_timestamp_ms": event.event_timestamp_ms, "broker_id": event.broker_id}
+    if not isinstance(event, PartitionDelete):
+        custom = event.custom_metadata
+        shown["custom_metadata_base64"] = None if custom is None else _base64(custom)
+    return shown
+
+
+def _topic_partition(tp: TopicIdPartition) -> dict[str, object]:
+    return {"topic": tp.topic, "topic_id": str(tp.topic_id), "topic_partition": tp.partition}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _shown(number: int | None) -> str:
+    return "not known" if number is None else str(number)
+
+
+def _end_with(errors: Sequence[str]) -> None:
+    """Say what could not be read, one line each, and leave with status 1 if there was anything."""
+    for error in errors:
+        typer.echo(f"penstock: {error}", err=True)
+    if errors:
+        raise typer.Exit(1)

@@ -1,0 +1,424 @@
+"""The catalog: who may read and write when, and that what is written is read."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from penstock.errors import (
+    Closed,
+    InvalidInput,
+    InvalidTransition,
+    NotReady,
+    OutcomeUnknown,
+    PartitionOutOfRange,
+    StorageError,
+)
+from penstock.metalog.catalog import SegmentCatalog
+from penstock.metalog.log import MetadataRecord
+from penstock.metalog.placing import metadata_partition_for
+from penstock.metalog.segment import SegmentState, TopicIdPartition
+from penstock.metalog.wire import encode_event
+from tests.metalog.catalog.events import (
+    DELETED,
+    DELETING,
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    FINISHED,
+    MARKED,
+    STARTED,
+    TP,
+    WatchedLog,
+    counted,
+    deletion,
+    in_state,
+    publish,
+    segment,
+    update,
+)
+from tests.processes import PATIENCE, in_forked_child
+from tests.waiting import A_WHILE, NEVER, Background
+
+
+def open_catalog(log: WatchedLog, partitions: range | None = None) -> SegmentCatalog:
+    catalog = SegmentCatalog(log, snapshot_dir=None)
+    catalog.assign(range(log.partition_count) if partitions is None else partitions)
+    return catalog
+
+
+def caught_up(catalog: SegmentCatalog, log: WatchedLog) -> None:
+    for partition, mark in enumerate(log.high_water_marks()):
+        if mark:
+            catalog._followed[partition].wait_for(mark - 1, time.monotonic() + PATIENCE)
+
+
+def test_what_is_written_is_read() -> None:
+    with WatchedLog(3) as log, open_catalog(log) as catalog:
+        catalog.add_segment(segment(1))
+        assert [one.state for one in catalog.segments(TP)] == [STARTED]
+        catalog.update_segment(update(1, FINISHED))
+        found = catalog.segment_for(TP, 0, 50)
+        assert found is not None
+        assert found.state is FINISHED
+        assert catalog.highest_offset(TP, 0) == 99
+        assert catalog.segments_by_epoch(TP, 0) == [found]
+        catalog.delete_partition(deletion(MARKED))
+        catalog.delete_partition(deletion(DELETION_STARTED))
+        catalog.delete_partition(deletion(DELETION_FINISHED))
+        assert catalog.segments(TP) == []
+
+
+def test_many_threads_read_their_own_writes() -> None:
+    def write(topic: int) -> None:
+        tp = TopicIdPartition(UUID(int=topic), "t", topic)
+        for number in range(25):
+            catalog.add_segment(segment(number, 100 * number, 100 * number + 99, tp=tp))
+            catalog.update_segment(update(number, FINISHED, tp))
+            assert catalog.highest_offset(tp, 0) == 100 * number + 99
+
+    with WatchedLog(3) as log, open_catalog(log) as catalog, ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
+
+
+@pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
+def test_a_segment_that_does_not_begin_its_copy_cannot_be_added(state: SegmentState) -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog, pytest.raises(InvalidInput, match="COPY_SEGMENT_STARTED"):
+        catalog.add_segment(segment(1, state=state))
+
+
+def test_what_is_no_event_is_refused() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        for write in (catalog.add_segment, catalog.update_segment, catalog.delete_partition):
+            with pytest.raises(InvalidInput, match="must be a"):
+                write("nonsense")  # type: ignore[arg-type]
+
+
+def test_what_the_view_does_not_allow_is_not_published() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        for wrong in (update(1, FINISHED), update(1, STARTED)):
+            with pytest.raises(InvalidTransition):
+                catalog.update_segment(wrong)
+        with pytest.raises(InvalidTransition):
+            catalog.delete_partition(deletion(DELETION_STARTED))
+        assert log.high_water_marks() == [0]
+
+
+def test_the_same_state_again_publishes_nothing() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        for _ in range(2):
+            catalog.add_segment(segment(1))
+        for state in (FINISHED, DELETING, DELETED):
+            for _ in range(2):
+                catalog.update_segment(update(1, state))
+        for _ in range(2):
+            catalog.delete_partition(deletion(MARKED))
+        assert log.high_water_marks() == [5]
+
+
+class RacingLog(WatchedLog):
+    """Somebody else's event comes into the log just before ours."""
+
+    other = b""
+
+    def publish(self, partition: int, payload: bytes) -> int:
+        if self.other:
+            super().publish(partition, self.other)
+            self.other = b""
+        return super().publish(partition, payload)
+
+
+def test_who_loses_a_race_in_the_log_is_told_so() -> None:
+    with RacingLog() as log, open_catalog(log) as catalog:
+        catalog.add_segment(segment(1))
+        log.other = encode_event(update(1, DELETING))
+        with pytest.raises(InvalidTransition):
+            catalog.update_segment(update(1, FINISHED))
+        assert [one.state for one in catalog.segments(TP)] == [DELETING]
+        log.other = encode_event(update(1, DELETED))
+        catalog.update_segment(update(1, DELETED))
+        assert catalog.segments(TP) == []
+
+
+def test_what_the_log_raises_is_raised() -> None:
+    class Doubtful(WatchedLog):
+        def publish(self, partition: int, payload: bytes) -> int:
+            raise OutcomeUnknown("who knows")
+
+    with Doubtful() as log, open_catalog(log) as catalog, pytest.raises(OutcomeUnknown):
+        catalog.add_segment(segment(1))
+
+
+# Ready or not.
+
+
+def reads(catalog: SegmentCatalog) -> list[object]:
+    return [
+        catalog.segment_for(TP, 0, 150),
+        catalog.segments(TP),
+        catalog.segments_by_epoch(TP, 0),
+        catalog.highest_offset(TP, 0),
+    ]
+
+
+def assert_not_ready(catalog: SegmentCatalog, match: str = "catching up") -> None:
+    for read in (
+        lambda: catalog.segment_for(TP, 0, 150),
+        lambda: catalog.segments(TP),
+        lambda: catalog.segments_by_epoch(TP, 0),
+        lambda: catalog.highest_offset(TP, 0),
+    ):
+        with pytest.raises(NotReady, match=match):
+            read()
+
+
+def test_nothing_is_read_until_the_mark_is_reached() -> None:
+    with WatchedLog() as log:
+        publish(log, *in_state(1, FINISHED), segment(2))
+        log.limit = 2
+        with open_catalog(log) as catalog:
+            catalog._followed[0].wait_for(1, time.monotonic() + PATIENCE)
+            assert_not_ready(catalog, "2 applied, of 3")
+            with pytest.raises(NotReady, match="2 applied, of 3"):
+                catalog.add_segment(segment(3), timeout=0.01)
+            writer = Background(lambda: catalog.add_segment(segment(3)))
+            assert not writer.has_ended_within(A_WHILE)
+            assert log.high_water_marks() == [3]
+            log.let_through()
+            writer.result()
+            assert len(catalog.segments(TP)) == 3
+
+
+def test_a_later_assign_does_not_make_a_ready_partition_wait() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        log.limit = 0
+        publish(log, segment(1))
+        catalog.assign([0])
+        assert catalog.segments(TP) == []
+
+
+def test_without_marks_a_partition_is_consumed_and_not_ready() -> None:
+    with WatchedLog() as log:
+        publish(log, *in_state(1, FINISHED))
+        log.marks_fail = True
+        with open_catalog(log) as catalog:
+            catalog._followed[0].wait_for(1, time.monotonic() + PATIENCE)
+            assert_not_ready(catalog, "mark is not known")
+            with pytest.raises(NotReady):
+                catalog.update_segment(update(1, DELETING), timeout=0)
+            catalog.assign([0])
+            assert_not_ready(catalog)
+            log.marks_fail = False
+            catalog.assign([0])
+            assert catalog.highest_offset(TP, 0) == 199
+
+
+def test_an_empty_log_is_ready_at_once_but_not_without_its_mark() -> None:
+    with WatchedLog() as log:
+        log.marks_fail = True
+        with open_catalog(log) as catalog:
+            assert_not_ready(catalog)
+            log.marks_fail = False
+            catalog.assign([0])
+            assert catalog.segments(TP) == []
+
+
+def test_what_is_not_assigned_answers_nothing() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        catalog.add_segment(segment(1, 100, 199))
+        catalog.update_segment(update(1, FINISHED))
+        assert all(reads(catalog))
+        catalog.assign([])
+        assert reads(catalog) == [None, [], [], None]
+        with pytest.raises(NotReady, match="not assigned"):
+            catalog.update_segment(update(1, DELETING))
+        catalog.assign([0])
+        caught_up(catalog, log)
+        assert all(reads(catalog))
+
+
+def test_a_partition_that_the_log_does_not_have_changes_nothing() -> None:
+    with WatchedLog(2) as log, open_catalog(log, range(1)) as catalog:
+        for wrong in ([1, 2], [-1]):
+            with pytest.raises(PartitionOutOfRange):
+                catalog.assign(wrong)
+        assert catalog.assigned() == [0]
+
+
+def test_whoever_waits_for_a_partition_that_is_removed_is_sent_away() -> None:
+    with WatchedLog() as log:
+        publish(log, segment(1))
+        log.limit = 0
+        with open_catalog(log) as catalog:
+            waiting = Background(lambda: catalog.add_segment(segment(2)))
+            assert not waiting.has_ended_within(A_WHILE)
+            catalog.assign([])
+            with pytest.raises(NotReady, match="not assigned any more"):
+                waiting.result()
+            assert log.high_water_marks() == [1]
+
+
+def test_whoever_published_and_did_not_see_it_applied_is_told_that_it_is_in_the_log() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        log.limit = 0
+        with pytest.raises(NotReady, match="in the log, at offset 0"):
+            catalog.add_segment(segment(1), timeout=0.05)
+        waiting = Background(lambda: catalog.add_segment(segment(2)))
+        log.published.wait(2)
+        catalog.assign([])
+        with pytest.raises(NotReady, match="in the log, at offset 1"):
+            waiting.result()
+        log.let_through()
+        catalog.assign([0])
+        catalog.add_segment(segment(1))
+        assert len(catalog.segments(TP)) == 2
+        assert log.high_water_marks() == [2]
+
+
+# The pump.
+
+
+def test_events_that_make_no_sense_are_counted_and_gone_past() -> None:
+    reasons = ("corrupt", "misplaced", "refused")
+    before = [counted("events_skipped", reason=reason) for reason in reasons]
+    with WatchedLog(2) as log:
+        at = metadata_partition_for(TP, 2)
+        log.publish(at, b"garbage")
+        log.publish(1 - at, encode_event(segment(7)))
+        publish(log, update(1, FINISHED), *in_state(1, FINISHED))
+        with open_catalog(log) as catalog:
+            caught_up(catalog, log)
+            assert catalog.highest_offset(TP, 0) == 199
+            catalog.add_segment(segment(2))
+    assert [counted("events_skipped", reason=reason) for reason in reasons] == [one + 1 for one in before]
+
+
+def test_an_event_that_fails_unexpectedly_does_not_stop_the_pump(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = counted("events_skipped", reason="failed")
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        with monkeypatch.context() as patch:
+            patch.setattr(catalog._followed[0]._view, "apply", lambda _: 1 / 0)
+            with pytest.raises(InvalidTransition, match="ZeroDivisionError"):
+                catalog.add_segment(segment(1))
+        catalog.add_segment(segment(2))
+        assert len(catalog.segments(TP)) == 1
+    assert counted("events_skipped", reason="failed") == before + 1
+
+
+@pytest.mark.parametrize("error", [StorageError("no answer"), ValueError("a bug")], ids=repr)
+def test_a_log_that_fails_is_read_again(error: Exception) -> None:
+    before = counted("pump_failures")
+    with WatchedLog() as log:
+        publish(log, segment(1))
+        log.fetch_errors = [error] * 2
+        with open_catalog(log) as catalog:
+            caught_up(catalog, log)
+            assert len(catalog.segments(TP)) == 1
+    assert counted("pump_failures") == before + 2
+
+
+def test_closing_does_not_wait_until_a_log_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.metalog.catalog._FIRST_PAUSE", NEVER)
+    with WatchedLog() as log:
+        log.fetch_errors = [StorageError("no answer")] * 9
+        catalog = open_catalog(log)
+        log.failed.wait()
+        Background(catalog.close).result()
+        assert len(log.fetch_errors) == 8
+
+
+def test_a_record_of_before_a_reassignment_is_never_applied_out_of_order() -> None:
+    with WatchedLog() as log:
+        log.limit = 0
+        publish(log, segment(1), update(1, FINISHED))
+        with open_catalog(log) as catalog:
+            late = MetadataRecord(0, 1, encode_event(update(1, FINISHED)))
+            with pytest.raises(StorageError, match="went from offset 0 to 1"):
+                catalog._take(late)
+            log.let_through()
+            caught_up(catalog, log)
+            catalog._take(late)
+            assert catalog._followed[0].next_offset == 2, "what was applied is not applied again"
+            assert [one.state for one in catalog.segments(TP)] == [FINISHED]
+
+
+# The end.
+
+
+def test_after_closing_every_call_says_so(tmp_path: Path) -> None:
+    with WatchedLog() as log:
+        catalog = SegmentCatalog(log, snapshot_dir=tmp_path)
+        catalog.assign([0])
+        threads = catalog._threads
+        catalog.close()
+        catalog.close()
+        assert len(threads) == 2
+        assert not any(thread.is_alive() for thread in threads)
+        for call in (
+            lambda: catalog.assign([0]),
+            lambda: catalog.add_segment(segment(1)),
+            lambda: catalog.update_segment(update(1, FINISHED)),
+            lambda: catalog.delete_partition(deletion(MARKED)),
+            lambda: catalog.segment_for(TP, 0, 0),
+            lambda: catalog.segments(TP),
+            lambda: catalog.segments_by_epoch(TP, 0),
+            lambda: catalog.highest_offset(TP, 0),
+        ):
+            with pytest.raises(Closed):
+                call()
+        assert log.publish(0, b"the log is open") == 0
+
+
+def test_whoever_waits_is_told_of_the_closing() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        log.limit = 0
+        waiting = Background(lambda: catalog.add_segment(segment(1)))
+        log.published.wait()
+        catalog.close()
+        with pytest.raises(Closed, match="in the log, at offset 0"):
+            waiting.result()
+
+
+def test_a_log_that_is_closed_ends_its_catalog() -> None:
+    log = WatchedLog()
+    with open_catalog(log) as catalog:
+        log.limit = 0
+        waiting = Background(lambda: catalog.add_segment(segment(1)))
+        log.published.wait()
+        log.close()
+        with pytest.raises(Closed, match="log is closed"):
+            waiting.result()
+        with pytest.raises(Closed, match="log is closed"):
+            catalog.segments(TP)
+
+
+def test_a_catalog_that_is_dropped_leaves_no_thread(tmp_path: Path) -> None:
+    with WatchedLog() as log:
+        catalog = SegmentCatalog(log, snapshot_dir=tmp_path)
+        catalog.assign([0])
+        threads = catalog._threads
+        del catalog
+        gc.collect()
+        for thread in threads:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def test_a_forked_child_cannot_use_it() -> None:
+    with WatchedLog() as log, open_catalog(log) as catalog:
+        assert "InvalidInput" in in_forked_child(lambda: catalog.segments(TP))
+
+
+def test_wrong_settings_are_refused() -> None:
+    with WatchedLog() as log:
+        before = threading.active_count()
+        with pytest.raises(InvalidInput, match="snapshot_dir"):
+            SegmentCatalog(log, snapshot_dir=7)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="snapshot_interval"):
+            SegmentCatalog(log, snapshot_dir=None, snapshot_interval=0)
+        assert threading.active_count() == before

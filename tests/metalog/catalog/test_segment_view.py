@@ -1,0 +1,241 @@
+"""What the events of a metadata partition add up to."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidTransition
+from penstock.metalog.segment import (
+    PartitionDelete,
+    PartitionDeleteState,
+    SegmentEvent,
+    SegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+)
+from penstock.metalog.segment_view import SegmentView
+from tests.metalog.catalog.events import (
+    DELETED,
+    DELETING,
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    FINISHED,
+    MARKED,
+    STARTED,
+    TP,
+    contents,
+    deletion,
+    in_state,
+    segment,
+    update,
+)
+
+ALLOWED = {
+    (STARTED, FINISHED),
+    (STARTED, DELETING),
+    (FINISHED, DELETING),
+    (DELETING, DELETED),
+} | {(state, state) for state in SegmentState}
+
+
+def view_of(*events: SegmentEvent) -> SegmentView:
+    view = SegmentView()
+    for event in events:
+        view.apply(event)
+    return view
+
+
+def is_allowed(view: SegmentView, event: SegmentEvent) -> bool:
+    before = contents(view)
+    try:
+        view.apply(event)
+    except InvalidTransition:
+        assert contents(view) == before, "a refused event changed something"
+        return False
+    return True
+
+
+@pytest.mark.parametrize("following", SegmentState)
+@pytest.mark.parametrize("state", SegmentState)
+def test_a_segment_goes_from_state_to_state_as_the_table_says(state: SegmentState, following: SegmentState) -> None:
+    view = view_of(*in_state(1, state))
+    before = contents(view)
+    assert is_allowed(view, update(1, following)) == ((state, following) in ALLOWED)
+    if state is following:
+        assert contents(view) == before
+
+
+@pytest.mark.parametrize("state", SegmentState)
+def test_an_unknown_segment_cannot_be_updated(state: SegmentState) -> None:
+    assert not is_allowed(SegmentView(), update(1, state))
+
+
+@pytest.mark.parametrize("state", SegmentState)
+def test_a_segment_is_added_as_started_only(state: SegmentState) -> None:
+    assert is_allowed(SegmentView(), segment(1, state=state)) == (state is STARTED)
+
+
+@pytest.mark.parametrize("state", SegmentState)
+@pytest.mark.parametrize("added", SegmentState)
+def test_an_id_is_added_again_only_while_its_copy_is_under_way(state: SegmentState, added: SegmentState) -> None:
+    view = view_of(*in_state(1, state))
+    before = contents(view)
+    assert is_allowed(view, segment(1, 7, 8, state=added)) == (state is added is STARTED)
+    assert contents(view) == before
+
+
+@pytest.mark.parametrize("following", PartitionDeleteState)
+@pytest.mark.parametrize("path", [[], [MARKED], [MARKED, DELETION_STARTED], list(PartitionDeleteState)], ids=len)
+def test_a_partition_is_deleted_step_by_step(path: list[PartitionDeleteState], following: PartitionDeleteState) -> None:
+    view = view_of(*(deletion(state) for state in path))
+    next_step = list(PartitionDeleteState)[len(path) : len(path) + 1]
+    assert is_allowed(view, deletion(following)) == (following in next_step + path[-1:])
+
+
+def test_a_deleted_partition_has_no_segments_and_takes_none() -> None:
+    view = view_of(*in_state(1, FINISHED), *in_state(2, DELETED), deletion(MARKED), deletion(DELETION_STARTED))
+    assert len(view.segments(TP)) == 1
+    assert is_allowed(view, segment(3))
+    view.apply(deletion(DELETION_FINISHED))
+    assert view.segments(TP) == view.segments_by_epoch(TP, 0) == []
+    assert (view.segment_for(TP, 0, 150), view.highest_offset(TP, 0)) == (None, None)
+    assert list(view.events()) == [deletion(DELETION_FINISHED)]
+    assert not is_allowed(view, segment(4))
+    assert not is_allowed(view, update(2, DELETED))
+
+
+def test_deleted_segments_are_not_listed_and_others_are_by_start_offset() -> None:
+    view = view_of(*in_state(4, DELETING), *in_state(3, DELETED), *in_state(2, FINISHED), *in_state(1, STARTED))
+    assert [(one.id.id.int, one.state) for one in view.segments(TP)] == [(1, STARTED), (2, FINISHED), (4, DELETING)]
+    assert view.segments_by_epoch(TP, 0) == view.segments(TP)
+    assert view.segments_by_epoch(TP, 1) == []
+
+
+@pytest.mark.parametrize("state", SegmentState)
+def test_only_finished_segments_are_found_by_offset(state: SegmentState) -> None:
+    view = view_of(*in_state(1, state))
+    found = view.segment_for(TP, 0, 150)
+    assert (found is not None, view.highest_offset(TP, 0)) == ((True, 199) if state is FINISHED else (False, None))
+
+
+def test_an_epoch_has_what_lies_before_the_next_epoch_of_its_segment() -> None:
+    one = segment(1, 100, 199, {2: 100, 5: 150, 7: 180})
+    view = view_of(one, update(1, FINISHED))
+    found = {(epoch, at) for epoch in range(9) for at in range(90, 210) if view.segment_for(TP, epoch, at)}
+    ranges = {2: range(100, 150), 5: range(150, 180), 7: range(180, 200)}
+    assert found == {(epoch, at) for epoch, ats in ranges.items() for at in ats}
+    assert [view.highest_offset(TP, epoch) for epoch in (2, 5, 7, 3)] == [149, 179, 199, None]
+
+
+def test_a_longer_segment_is_found_behind_a_shorter_one_inside_it() -> None:
+    view = view_of(segment(1, 0, 99), update(1, FINISHED), segment(2, 10, 19), update(2, FINISHED))
+    found = [view.segment_for(TP, 0, at) for at in (9, 10, 19, 20, 99)]
+    assert [one and one.id.id.int for one in found] == [1, 2, 2, 1, 1]
+    assert view.segment_for(TP, 0, 100) is None
+
+
+def test_an_update_is_seen_in_what_is_found() -> None:
+    view = view_of(segment(1), update(1, FINISHED))
+    found = view.segment_for(TP, 0, 5)
+    assert found is not None
+    assert (found.broker_id, found.event_timestamp_ms, found.state) == (2, 9, FINISHED)
+
+
+# A model: one dictionary of states, and searches that look at everything.
+
+TPS = [TP, TopicIdPartition(UUID(int=2), "other", 3)]
+numbers = st.integers(1, 4)
+tps = st.sampled_from(TPS)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> SegmentMetadata:
+    start = draw(st.integers(0, 20))
+    end = draw(st.integers(start, 25))
+    starts = sorted(draw(st.lists(st.integers(start, end), max_size=2)))
+    epochs = dict(zip(sorted(draw(st.sets(st.integers(0, 3), min_size=3, max_size=3))), [start, *starts], strict=False))
+    state = draw(st.sampled_from([STARTED] * 9 + [FINISHED]))
+    return segment(draw(numbers), start, end, epochs, draw(tps), state)
+
+
+updates = st.builds(update, numbers, st.sampled_from(SegmentState), tps)
+deletions = st.builds(deletion, st.sampled_from(PartitionDeleteState), tps)
+histories = st.lists(st.one_of(segments(), updates, updates, updates, deletions), max_size=40)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.segments: dict[object, SegmentMetadata] = {}
+        self.deletions: dict[TopicIdPartition, PartitionDeleteState] = {}
+
+    def takes(self, event: SegmentEvent) -> bool:
+        if isinstance(event, PartitionDelete):
+            return self._takes_deletion(event)
+        if self.deletions.get(event.id.topic_id_partition) is DELETION_FINISHED:
+            return False
+        now = self.segments.get(event.id)
+        if isinstance(event, SegmentMetadata):
+            if now is None and event.state is STARTED:
+                self.segments[event.id] = event
+            return event.state is STARTED and (now is None or now.state is STARTED)
+        if now is None or (now.state, event.state) not in ALLOWED:
+            return False
+        if now.state is not event.state:
+            self.segments[event.id] = now.with_update(event)
+        return True
+
+    def _takes_deletion(self, event: PartitionDelete) -> bool:
+        now = self.deletions.get(event.topic_id_partition, -1)
+        if event.state - now not in (0, 1):
+            return False
+        self.deletions[event.topic_id_partition] = event.state
+        if event.state is DELETION_FINISHED:
+            for name in [one.id for one in self.living(event.topic_id_partition, all_states=True)]:
+                del self.segments[name]
+        return True
+
+    def living(self, tp: TopicIdPartition, *, all_states: bool = False) -> list[SegmentMetadata]:
+        ours = [one for one in self.segments.values() if one.id.topic_id_partition == tp]
+        return [one for one in ours if all_states or one.state is not DELETED]
+
+    def ranges(self, tp: TopicIdPartition, epoch: int) -> list[tuple[int, int, int, SegmentMetadata]]:
+        found = []
+        for one in self.living(tp):
+            if one.state is FINISHED and epoch in one.segment_leader_epochs:
+                later = [at for other, at in one.segment_leader_epochs.items() if other > epoch]
+                end = min(later) - 1 if later else one.end_offset
+                found.append((one.segment_leader_epochs[epoch], end, one.id.id.int, one))
+        return found
+
+
+@settings(max_examples=250, deadline=None)
+@given(histories)
+def test_any_history_adds_up_to_what_the_model_says(history: list[SegmentEvent]) -> None:
+    view, model = SegmentView(), Model()
+    for event in history:
+        assert is_allowed(view, event) == model.takes(event), event
+    restored = SegmentView.of(view.events())
+    assert contents(restored) == contents(view)
+    for one in (view, restored):
+        for tp in TPS:
+            assert_same(one, model, tp)
+    # What is remembered of the dead is restored too: the same future is allowed.
+    for name in [update(number, DELETED, tp) for number in range(1, 5) for tp in TPS]:
+        assert is_allowed(restored, name) == is_allowed(view, name)
+
+
+def assert_same(view: SegmentView, model: Model, tp: TopicIdPartition) -> None:
+    listed = sorted(model.living(tp), key=lambda one: (one.start_offset, one.end_offset, one.id.id.int))
+    assert view.segments(tp) == listed
+    for epoch in range(4):
+        assert view.segments_by_epoch(tp, epoch) == [one for one in listed if epoch in one.segment_leader_epochs]
+        ranges = model.ranges(tp, epoch)
+        assert view.highest_offset(tp, epoch) == max((end for _, end, _, _ in ranges), default=None)
+        for offset in range(-1, 27):
+            holding = [one for one in ranges if one[0] <= offset <= one[1]]
+            best = max(holding, key=lambda one: one[:3])[3] if holding else None
+            assert view.segment_for(tp, epoch, offset) == best
