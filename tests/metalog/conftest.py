@@ -12,6 +12,7 @@ from penstock.metalog.in_process import InProcessMetadataLog
 from penstock.metalog.kafka_log import KafkaMetadataLog
 from penstock.metalog.log import MetadataLog
 from penstock.metalog.object_log import ObjectMetadataLog
+from penstock.storage import open_store
 from tests.metalog.kafka_broker import kafka_bootstrap, mortal_broker
 from tests.servers import BUCKET, S3Server
 
@@ -55,7 +56,7 @@ def _opener(name: str, request: pytest.FixtureRequest) -> Callable[[int], Metada
             return lambda count: ObjectMetadataLog(folder / "log", count)
         case "s3":
             s3: S3Server = request.getfixturevalue("s3_server")
-            return lambda count: ObjectMetadataLog(f"s3://{BUCKET}/{fresh}", count, **s3.options)
+            return lambda count: ObjectMetadataLog(open_store(f"s3://{BUCKET}/{fresh}", **s3.options), count)
         case _:
             bootstrap: str = request.getfixturevalue("kafka_bootstrap")
             return lambda count: KafkaMetadataLog(bootstrap, fresh, create=True, partition_count=count)

@@ -23,7 +23,7 @@ class MeddledFeed:
         self.before_fetch: Callable[[], object] = _nothing
         self.after_fetch: Callable[[], object] = _nothing
         self.before_wake: Callable[[], object] = _nothing
-        self.is_closed = False
+        self.closed = 0
 
     def subscribe(self, *starts: PartitionStart) -> Subscription:
         return Subscription(self, _PARTITIONS, starts)
@@ -39,4 +39,4 @@ class MeddledFeed:
         self._feed.wake()
 
     def close(self) -> None:
-        self.is_closed = True
+        self.closed += 1

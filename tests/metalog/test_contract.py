@@ -50,25 +50,25 @@ def test_threads_that_publish_together_leave_no_gap_and_each_is_told_its_own_off
     assert [offset for offset, _ in seen] == list(range(4 * each))
 
 
-@pytest.mark.parametrize("partition", [-1, 3, 2**31])
-def test_a_partition_that_is_not_there_is_refused_with_the_count(log: MetadataLog, partition: int) -> None:
-    with pytest.raises(PartitionOutOfRange) as refused:
-        log.publish(partition, b"x")
-    assert (refused.value.partition, refused.value.count) == (partition, 3)
-    assert isinstance(refused.value, InvalidInput)
+def test_a_partition_that_is_not_there_is_refused_with_the_count(log: MetadataLog) -> None:
+    for partition in (-1, 3, 2**31):
+        with pytest.raises(PartitionOutOfRange) as refused:
+            log.publish(partition, b"x")
+        assert (refused.value.partition, refused.value.count) == (partition, 3)
+        assert isinstance(refused.value, InvalidInput)
     assert log.high_water_marks() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("partition", [None, "0", 0.0, True], ids=repr)
-def test_what_is_no_partition_is_refused(log: MetadataLog, partition: Any) -> None:
-    with pytest.raises(InvalidInput, match="partition"):
-        log.publish(partition, b"x")
+def test_what_is_no_partition_is_refused(log: MetadataLog) -> None:
+    for partition in (None, "0", 0.0, True):
+        with pytest.raises(InvalidInput, match="partition"):
+            log.publish(partition, b"x")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("count", [0, -1, 1.0, "1", True], ids=repr)
-def test_what_is_no_number_of_partitions_is_refused(backend: Backend, count: Any) -> None:
-    with pytest.raises(InvalidInput, match="partition_count"):
-        backend.open(count)
+def test_what_is_no_number_of_partitions_is_refused(backend: Backend) -> None:
+    for count in (0, -1, 1.0, "1", True):
+        with pytest.raises(InvalidInput, match="partition_count"):
+            backend.open(count)  # type: ignore[arg-type]
 
 
 def test_a_log_is_one_of_the_protocol_and_says_its_count(backend: Backend) -> None:
@@ -129,10 +129,10 @@ def test_a_payload_is_copied_into_bytes(log: MetadataLog, kind: Callable[[bytear
     assert type(record.payload) is bytes
 
 
-@pytest.mark.parametrize("payload", [None, "text", 7, [1], bytearray], ids=repr)
-def test_a_payload_that_is_no_bytes_is_refused(log: MetadataLog, payload: Any) -> None:
-    with pytest.raises(InvalidInput):
-        log.publish(0, payload)
+def test_a_payload_that_is_no_bytes_is_refused(log: MetadataLog) -> None:
+    for payload in (None, "text", 7, [1], bytearray):
+        with pytest.raises(InvalidInput):
+            log.publish(0, payload)  # type: ignore[arg-type]
     assert log.high_water_marks() == [0, 0, 0]
 
 
@@ -258,10 +258,11 @@ def test_a_poll_that_waits_takes_what_is_published_then(log: MetadataLog, timeou
         assert [waiting.result()] == expected(2, [0])
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "1", True], ids=repr)
-def test_what_is_no_time_is_refused(log: MetadataLog, timeout: Any) -> None:
-    with log.subscribe([PartitionStart(0)]) as records, pytest.raises(InvalidInput, match="timeout"):
-        records.poll(timeout)
+def test_what_is_no_time_is_refused(log: MetadataLog) -> None:
+    with log.subscribe([PartitionStart(0)]) as records:
+        for timeout in (-1, float("nan"), float("inf"), "1", True):
+            with pytest.raises(InvalidInput, match="timeout"):
+                records.poll(timeout)  # type: ignore[arg-type]
 
 
 def test_an_iteration_waits_for_what_comes(log: MetadataLog) -> None:
@@ -358,28 +359,28 @@ def test_to_remove_what_is_not_assigned_changes_nothing(log: MetadataLog) -> Non
 
 
 def test_what_is_removed_is_not_delivered_even_if_it_is_in_a_buffer(log: MetadataLog) -> None:
-    fill(log, 0, range(50))
-    fill(log, 1, range(50))
+    fill(log, 0, range(20))
+    fill(log, 1, range(20))
     with log.subscribe([PartitionStart(0), PartitionStart(1)]) as records:
         seen = take(records, 10)
         records.remove(0)
         assert records.assigned() == [1]
         seen_of_1 = of(1, seen)
-        assert take(records, 50 - len(seen_of_1)) == expected(1, range(len(seen_of_1), 50))
-        fill(log, 0, range(50, 55))
+        assert take(records, 20 - len(seen_of_1)) == expected(1, range(len(seen_of_1), 20))
+        fill(log, 0, range(20, 22))
         assert records.poll(A_WHILE) is None
 
 
-@pytest.mark.parametrize("again", [0, 7, 30, 49, 50, 52])
+@pytest.mark.parametrize("again", [0, 7, 12, 14])
 def test_what_is_removed_and_added_again_starts_where_it_is_told(log: MetadataLog, again: int) -> None:
-    fill(log, 0, range(50))
+    fill(log, 0, range(12))
     with log.subscribe([PartitionStart(0), PartitionStart(1)]) as records:
-        assert take(records, 20) == expected(0, range(20))
+        assert take(records, 5) == expected(0, range(5))
         records.remove(0)
         assert records.poll(0) is None
         records.add(PartitionStart(0, again))
-        fill(log, 0, range(50, 54))
-        assert take(records, 54 - again) == expected(0, range(again, 54))
+        fill(log, 0, range(12, 15))
+        assert take(records, 15 - again) == expected(0, range(again, 15))
         assert records.poll(0) is None
 
 
@@ -420,7 +421,8 @@ def test_to_close_a_subscription_ends_what_waits_for_it(log: MetadataLog, starts
 
     polling = [Background(lambda: records.poll(None)), Background(lambda: records.poll(PATIENCE))]
     iterating = [Background(lambda: list(records)), Background(lambda: asyncio.run(read()))]
-    assert not any(one.has_ended_within(A_WHILE / 4) for one in (*polling, *iterating))
+    waiting: list[Background[Any]] = [*polling, *iterating]
+    assert not any(one.has_ended_within(A_WHILE / 4) for one in waiting)
     records.close()
     assert [one.result() for one in iterating] == [[], []]
     for one in polling:
@@ -436,7 +438,8 @@ def test_to_close_the_log_ends_what_waits_for_it(log: MetadataLog) -> None:
 
     polling = [Background(lambda: records.poll(None)), Background(lambda: records.poll(PATIENCE))]
     iterating = [Background(lambda: list(records)), Background(lambda: asyncio.run(read()))]
-    assert not any(one.has_ended_within(A_WHILE / 4) for one in (*polling, *iterating))
+    waiting: list[Background[Any]] = [*polling, *iterating]
+    assert not any(one.has_ended_within(A_WHILE / 4) for one in waiting)
     log.close()
     assert [one.result() for one in iterating] == [[], []]
     for one in polling:

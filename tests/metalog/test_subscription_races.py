@@ -140,10 +140,10 @@ def sleeps_through(log: MetadataLog, publishes: int) -> None:
         fill(log, 0, range(2))
         assert take(records, 1) == expected(0, [0])
         fill(log, 0, range(2, publishes))
-        fill(log, 1, range(100))
-        seen = take(records, publishes + 99)
+        fill(log, 1, range(10))
+        seen = take(records, publishes + 9)
         assert of(0, seen) == expected(0, range(1, publishes))
-        assert of(1, seen) == expected(1, range(100))
+        assert of(1, seen) == expected(1, range(10))
         assert records.poll(A_WHILE) is None
 
 
@@ -271,15 +271,16 @@ def test_a_fetch_that_fails_loses_nothing_and_the_next_poll_goes_on() -> None:
     log = InProcessMetadataLog(3)
     feed = MeddledFeed(log)
     failures = 0
+    dice = random.Random(9)
 
     def fail_often() -> None:
         nonlocal failures
-        failures += 1
-        if failures % 3:
+        if dice.random() < 0.5:
+            failures += 1
             raise StorageError("now and then")
 
     feed.before_fetch = feed.after_fetch = fail_often
-    seen = []
+    seen: list[MetadataRecord] = []
     with feed.subscribe(PartitionStart(0)) as records:
         for offset in range(0, 600, 3):
             fill(log, 0, range(offset, offset + 3))

@@ -77,15 +77,15 @@ def test_a_handler_closes_the_subscription_that_its_own_thread_waits_for(log: Me
 
 def test_a_handler_that_closes_gives_the_feed_back_when_the_fetch_is_over() -> None:
     feed = MeddledFeed(InProcessMetadataLog(3))
-    states: list[bool] = []
-    feed.after_fetch = lambda: states.append(feed.is_closed)
+    states: list[int] = []
+    feed.after_fetch = lambda: states.append(feed.closed)
     records = feed.subscribe(PartitionStart(0))
     with on_signal(records.close) as send:
         sender = once_it_waits(send)
         assert list(records) == []
         sender.result()
-    assert states == [False]
-    assert feed.is_closed
+    assert states == [0]
+    assert feed.closed == 1
 
 
 def test_a_handler_closes_what_its_own_thread_waits_for_another_to_fetch() -> None:
@@ -100,7 +100,7 @@ def test_a_handler_closes_what_its_own_thread_waits_for_another_to_fetch() -> No
         assert list(records) == []
         sender.result()
     assert other.result() == []
-    assert feed.is_closed
+    assert feed.closed == 1
 
 
 def test_a_poll_that_is_interrupted_loses_nothing(log: MetadataLog) -> None:

@@ -5,6 +5,7 @@ What lives here: the log's contract, its backends, Kafka's wire format for segme
 May import: `storage`, `records`, `errors`, `metrics`.
 """
 
+from penstock.metalog.catalog import SegmentCatalog
 from penstock.metalog.in_process import InProcessMetadataLog
 from penstock.metalog.kafka_log import KafkaMetadataLog
 from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
@@ -31,6 +32,7 @@ __all__ = [
     "PartitionDelete",
     "PartitionDeleteState",
     "PartitionStart",
+    "SegmentCatalog",
     "SegmentId",
     "SegmentMetadata",
     "SegmentState",

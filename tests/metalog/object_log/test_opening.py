@@ -21,7 +21,7 @@ def test_the_number_of_partitions_is_stored(fresh_name: str) -> None:
     assert MemoryStore(fresh_name).get("log.json").data == b'{"version":1,"partition_count":4}'
     with ObjectMetadataLog(MemoryStore(fresh_name)) as log:
         assert log.partition_count == 4
-    with pytest.raises(InvalidInput, match="partition_count must be 4.*not 5"):
+    with pytest.raises(InvalidInput, match=r"partition_count must be 4.*not 5"):
         ObjectMetadataLog(MemoryStore(fresh_name), 5)
 
 
