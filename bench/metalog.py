@@ -39,6 +39,7 @@ from penstock.metalog import (
     MetadataLog,
     ObjectMetadataLog,
     PartitionStart,
+    SegmentCatalog,
     SegmentId,
     SegmentMetadata,
     SegmentState,
@@ -46,7 +47,6 @@ from penstock.metalog import (
     TopicIdPartition,
     encode_event,
 )
-from penstock.metalog.catalog import SegmentCatalog
 from penstock.metalog.log_object import encode
 from penstock.metalog.roll_ups import RollUps
 from penstock.storage import LocalStore

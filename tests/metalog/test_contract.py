@@ -430,8 +430,9 @@ def test_to_close_a_subscription_ends_what_waits_for_it(log: MetadataLog, starts
             one.result()
 
 
-def test_to_close_the_log_ends_what_waits_for_it(log: MetadataLog) -> None:
-    records = log.subscribe([PartitionStart(0), PartitionStart(1)])
+@pytest.mark.parametrize("starts", [[], [PartitionStart(0), PartitionStart(1)]], ids=["nothing", "something"])
+def test_to_close_the_log_ends_what_waits_for_it(log: MetadataLog, starts: list[PartitionStart]) -> None:
+    records = log.subscribe(starts)
 
     async def read() -> list[MetadataRecord]:
         return [record async for record in records]

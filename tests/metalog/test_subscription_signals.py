@@ -26,10 +26,23 @@ from tests.waiting import Background, Bell
 
 @contextmanager
 def on_signal(do: Callable[[], object]) -> Iterator[Callable[[], None]]:
-    """Do something when the main thread gets a signal; yields what sends it one."""
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: do())
+    """Do something when the main thread gets a signal; yields what sends it one, and returns when it has arrived."""
+    arrived = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if not arrived.is_set():
+            arrived.set()
+            do()
+
+    def send() -> None:
+        arrived.clear()
+        while not arrived.is_set():  # one that comes just before a wait begins does not end it
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            arrived.wait(0.01)
+
+    before = signal.signal(signal.SIGUSR1, handle)
     try:
-        yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        yield send
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -71,7 +71,7 @@ class KafkaFeed:
             self._raise_failure()
             self._follow(wanted)
             left = until - time.monotonic()
-            records = self._take(min(max(left, 0.0), self._patience()))
+            records = self._take(min(max(left, 0.0), self._patience(wanted)))
             if records or left <= 0 or self._woken.is_set():
                 self._woken.clear()
                 return records
@@ -84,9 +84,9 @@ class KafkaFeed:
         """Leave the broker."""
         self._consumer.close()
 
-    def _patience(self) -> float:
+    def _patience(self, wanted: Sequence[Wanted]) -> float:
         """How long to wait for a record at once: an answer that is asked for is there in milliseconds."""
-        return 0.005 if self._asked or not self._following else _SLICE
+        return 0.005 if self._asked or len(self._following) < len(wanted) else _SLICE
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -74,7 +74,7 @@ class ObjectFeed:
             if records or self._is_woken or now >= until:
                 self._is_woken = False
                 return records
-            due = min(cursor.due for cursor in self._cursors.values())
+            due = min((cursor.due for cursor in self._cursors.values()), default=until)
             if due > now:
                 self._signal.wait(changes, min(due, until) - now)
 

@@ -42,7 +42,7 @@ class Feed(Protocol):
 
         Looks first, and if there is none waits up to `timeout` seconds for one; it may return none before. What it
         returns depends on what is wanted alone: what an earlier call returned may not have arrived. One call is
-        under way at a time, and `wanted` is never empty.
+        under way at a time. Where nothing is wanted it waits to be woken. Raises `Closed` when the log is closed.
         """
         ...
 
@@ -211,7 +211,7 @@ class Subscription:
                 left = _LONG if until is None else min(until - time.monotonic(), _LONG)
                 if self._ready or self._is_closed or (stop is not None and stop.is_set()):
                     return True
-                if self._fetching is not None or not self._assigned:
+                if self._fetching is not None:
                     if left <= 0:
                         return False
                     self._changed.wait(left)

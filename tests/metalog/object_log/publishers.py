@@ -15,6 +15,7 @@ from penstock.errors import OutcomeUnknown, StorageError
 from penstock.metalog import MetadataRecord, ObjectMetadataLog, PartitionStart
 from penstock.storage import open_store
 from penstock.testing import Fault, FaultyStore
+from tests.metalog.object_log.stores import WatchedStore
 from tests.processes import PATIENCE, Child, Parent, Start
 
 PARTITIONS, THREADS = 4, 2
@@ -43,8 +44,13 @@ class Place:
 
 
 def publish(parent: Parent, place: Place, ledger: str, name: str, numbers: list[int], ripe_at: int, seed: int) -> None:
-    """Publish `<name>:<number>` for each number; after so many say that it is time to be killed, and go on."""
-    log = place.open(seed)
+    """Publish `<name>:<number>` for each number; after so many say that it is time to be killed.
+
+    With an odd seed it goes on until it is. With an even one it waits for it, where the next object is on the store and
+    nobody was told.
+    """
+    store = WatchedStore(FaultyStore(open_store(place.url, **place.options), seed, rates=RATES))
+    log = ObjectMetadataLog(store)
     dice = random.Random(seed)
     places = [dice.randrange(PARTITIONS) for _ in numbers]
     done = 0
@@ -60,8 +66,18 @@ def publish(parent: Parent, place: Place, ledger: str, name: str, numbers: list[
         os.write(written, said.encode())
         with counting:
             done += 1
-            if done == ripe_at:
+            if done == ripe_at and seed % 2:
                 parent.tell("ripe")
+            elif done == ripe_at:
+                store.after = wait_for_the_end
+            elif done % 10 == 0:
+                parent.tell("going on")
+
+    def wait_for_the_end(operation: str, path: str) -> None:
+        if operation == "put_if_absent":
+            with counting:
+                parent.tell("ripe")
+                threading.Event().wait(PATIENCE)
 
     # A whole line by one call: it is there though the process is killed right after.
     written = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -136,16 +152,18 @@ class Crowd:
         self._dice = random.Random(seed)
         self._heard: queue.SimpleQueue[tuple[int, Child, Any]] = queue.SimpleQueue()
         self._lives = 0
+        self._ripe = 0
         self.kills = 0
+        self.held = 0
 
     def run(self, publishers: int, each: int, kills: int) -> None:
         """Let everybody publish so many, and kill some in the middle."""
         to_kill = set(self._dice.sample(range(publishers), kills))
         for slot in range(publishers):
-            self._begin(slot, list(range(each)), self._dice.randrange(1, max(2, each // 2)) if slot in to_kill else 0)
+            self._begin(slot, list(range(each)), self._dice.randrange(1, each // 2) if slot in to_kill else 0)
         running = publishers
         while running:
-            slot, child, word = self._heard.get(timeout=PATIENCE)
+            slot, child, word = self._heard.get(timeout=10 * PATIENCE)
             if isinstance(word, BaseException):
                 raise word
             if word == "finished":
@@ -162,7 +180,12 @@ class Crowd:
     def _begin(self, slot: int, numbers: list[int], ripe_at: int) -> None:
         self._lives += 1
         name = f"{slot}.{self._lives}"
-        args = (str(self._folder / f"{slot}"), name, numbers, ripe_at, self._dice.getrandbits(32))
+        seed = self._dice.getrandbits(32) | 1
+        if ripe_at:  # of those who are killed every other one
+            self._ripe += 1
+            seed -= self._ripe % 2
+            self.held += self._ripe % 2
+        args = (str(self._folder / f"{slot}"), name, numbers, ripe_at, seed)
         child = self._start(publish, self._place, *args)
         threading.Thread(target=lambda: self._listen(slot, child), daemon=True).start()
 

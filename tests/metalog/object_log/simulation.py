@@ -90,7 +90,11 @@ class World:
         met: Counter[Fault] = Counter()
         for process in everybody:
             met.update(process.faulty.met)
-        return Outcome(list(self._wrong()), met, self.events)
+        there: list[bytes] = []
+        complaints = list(self._wrong(there))
+        if not complaints:  # at a gap a reader would wait for ever
+            complaints += self._wrong_for_a_new_reader(there)
+        return Outcome(complaints, met, self.events)
 
     def _new_process(self) -> Process:
         faulty = FaultyStore(
@@ -207,9 +211,8 @@ class World:
             if record is not None:
                 process.seen.append(record)
 
-    def _wrong(self) -> Iterator[str]:
+    def _wrong(self, there: list[bytes]) -> Iterator[str]:
         at = 0
-        there: list[bytes] = []
         names = objects_of(self._below)
         for number, name in enumerate(names):
             found = decode(self._below.get(f"0/{name}").data)
@@ -237,6 +240,8 @@ class World:
             for record in process.seen:
                 if record.offset >= len(there) or record.payload != there[record.offset]:
                     yield f"a subscription got {record.payload!r} at {record.offset}"
+
+    def _wrong_for_a_new_reader(self, there: list[bytes]) -> Iterator[str]:
         with ObjectMetadataLog(self._below) as log:
             if log.high_water_marks() != [len(there)]:
                 yield f"end: {log.high_water_marks()}, and there are {len(there)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -109,7 +110,7 @@ def _good(store: MemoryStore, first: int, end: int) -> bytes:
     return b"".join(store.get(f"0/{name:020d}").data for name in range(first, end))
 
 
-ROLL_UPS = {
+ROLL_UPS: dict[str, tuple[str, Callable[[MemoryStore], bytes]]] = {
     "rubbish": (f"{0:020d}-40", lambda store: b"rubbish"),
     "empty": (f"{0:020d}-40", lambda store: b""),
     "of nothing": (f"{0:020d}-0", lambda store: b""),

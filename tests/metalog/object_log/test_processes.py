@@ -26,7 +26,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, fresh_name: str) -> Pl
 
 @pytest.mark.parametrize(
     ("publishers", "each", "kills"),
-    [pytest.param(8, 25, 3, id="small"), pytest.param(8, 500, 5, id="whole", marks=pytest.mark.chaos)],
+    [
+        pytest.param(8, 25, 3, id="small"),
+        pytest.param(8, 500, 5, id="whole", marks=[pytest.mark.chaos, pytest.mark.timeout(1200)]),
+    ],
 )
 def test_everybody_sees_one_order_with_all_that_was_acknowledged(
     publishers: int, each: int, kills: int, place: Place, start: Start, tmp_path: Path
@@ -34,6 +37,8 @@ def test_everybody_sees_one_order_with_all_that_was_acknowledged(
     ObjectMetadataLog(open_store(place.url, **place.options), PARTITIONS).close()
     ledgers = tmp_path / "ledgers"
     ledgers.mkdir()
+    if place.options:
+        each = each // 2 if each < 100 else each  # moto is slow
     began = time.monotonic()
     with place.open(seed=1) as faulty, place.open() as sound:
         early = Follower(faulty)
@@ -53,6 +58,7 @@ def test_everybody_sees_one_order_with_all_that_was_acknowledged(
     assert max(there.values()) == 1, "nothing is there twice"
     assert len(told) == publishers * each
     assert crowd.kills == kills
+    assert sum(there.values()) >= len(acknowledged) + crowd.held > len(acknowledged), "some died before they were told"
     print(
         f"{publishers} x {each} on {place.url.partition(':')[0]}: {len(acknowledged)} acknowledged, "
         f"{len(told) - len(acknowledged)} unknown, {sum(there.values()) - len(acknowledged)} there besides, "
