@@ -11,8 +11,6 @@ from uuid import UUID
 import pytest
 
 from penstock import open_store
-from penstock.cli.app import app
-from penstock.cli.metalog import metalog_app
 from penstock.metalog import (
     ObjectMetadataLog,
     PartitionDelete,
@@ -37,13 +35,6 @@ EVENTS: list[SegmentMetadata | SegmentUpdate | PartitionDelete] = [
     PartitionDelete(TP, PartitionDeleteState.MARKED, 8, 2),
 ]
 NAMES = {"topic": TP.topic, "topic_id": str(TP.topic_id), "topic_partition": 3}
-
-
-@pytest.fixture(autouse=True)
-def _the_command_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    if all(group.name != "metalog" for group in app.registered_groups):
-        monkeypatch.setattr(app, "registered_groups", list(app.registered_groups))
-        app.add_typer(metalog_app, name="metalog")
 
 
 def fill(where: Path | ObjectStore, partitions: int = 3) -> None:

@@ -13,6 +13,7 @@ from penstock.cli.consume import consume_command
 from penstock.cli.demo import run_demo
 from penstock.cli.groups import groups_app, writers_app
 from penstock.cli.manifest import manifest_app
+from penstock.cli.metalog import metalog_app
 from penstock.cli.output import console, give_up_stdout, is_of_stdout
 from penstock.cli.produce import produce_command
 from penstock.cli.queue import queue_app
@@ -49,6 +50,7 @@ app.add_typer(manifest_app, name="manifest")
 app.add_typer(groups_app, name="groups")
 app.add_typer(writers_app, name="writers")
 app.add_typer(queue_app, name="queue")
+app.add_typer(metalog_app, name="metalog")
 app.command("ship")(ship_command)
 app.command("produce")(produce_command)
 app.command("consume")(consume_command)

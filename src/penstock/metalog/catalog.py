@@ -242,14 +242,14 @@ class SegmentCatalog:
         self._check_usable()
         partition = metadata_partition_for(tp, self._count)
         followed = self._followed.get(partition)
-        if followed is None:
-            return unassigned
-        try:
-            return followed.read(question)
-        except NotReady:
-            if partition not in self._followed:
-                return unassigned  # it was removed meanwhile
-            raise
+        if followed is not None:
+            try:
+                return followed.read(question)
+            except NotReady:
+                if partition in self._followed:
+                    raise
+        self._check_usable()  # again: `close` forgets the partitions, and then nothing is not the answer
+        return unassigned
 
     def _write(self, event: SegmentEvent, timeout: float) -> None:
         check_seconds("timeout", timeout, zero=True)
@@ -258,6 +258,7 @@ class SegmentCatalog:
         partition = metadata_partition_for(partition_of(event), self._count)
         followed = self._followed.get(partition)
         if followed is None:
+            self._check_usable()
             raise NotReady(f"metadata partition {partition} is not assigned")
         if not followed.changes(event, until):
             return

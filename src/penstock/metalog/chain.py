@@ -135,7 +135,9 @@ class Chain:
         try:
             self.store.put(f"{self.partition}/hint", b"%020d" % first)
         except Exception as error:  # noqa: BLE001  whatever a store raises: the record is in the log
-            _log.warning("could not write %s: %s; to find the end will take longer", self.where(f"{self.partition}/hint"), error)
+            _log.warning(
+                "could not write %s: %s; to find the end will take longer", self.where(f"{self.partition}/hint"), error
+            )
 
     def hint_further(self, first: int) -> None:
         """The same, unless the hint there names one that is further: others may have gone on long ago."""

@@ -12,7 +12,7 @@ _MOST = 512  # ranges in a block: a block is moved, and looked through, as a who
 
 
 class OffsetRange(NamedTuple):
-    """The offsets from `start` to `end`, both inclusive (none where the end is below the start), of a segment."""
+    """The offsets from `start` to `end`, both inclusive, of a segment."""
 
     start: int
     end: int

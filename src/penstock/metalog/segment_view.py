@@ -194,11 +194,13 @@ def _whole(segment: SegmentMetadata) -> OffsetRange:
 
 
 def _parts(segment: SegmentMetadata) -> Iterator[tuple[int, OffsetRange]]:
-    """What each epoch has of a segment: until the next epoch begins."""
+    """What each epoch has of a segment: until the next epoch begins, and nothing that the segment does not have."""
     epochs = list(segment.segment_leader_epochs.items())  # they ascend
-    ends = [start - 1 for _, start in epochs[1:]] + [segment.end_offset]
-    for (epoch, start), end in zip(epochs, ends, strict=True):
-        yield epoch, OffsetRange(start, end, segment.id.id.int)
+    lasts = [first - 1 for _, first in epochs[1:]] + [segment.end_offset]
+    for (epoch, first), last in zip(epochs, lasts, strict=True):
+        start, end = max(first, segment.start_offset), min(last, segment.end_offset)
+        if start <= end:
+            yield epoch, OffsetRange(start, end, segment.id.id.int)
 
 
 def _events_of(

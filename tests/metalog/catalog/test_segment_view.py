@@ -131,6 +131,17 @@ def test_an_epoch_has_what_lies_before_the_next_epoch_of_its_segment() -> None:
     assert [view.highest_offset(TP, epoch) for epoch in (2, 5, 7, 3)] == [149, 179, 199, None]
 
 
+def test_a_segment_answers_for_no_offset_that_it_does_not_have() -> None:
+    view = SegmentView()
+    for number in (1, 2, 3):
+        view.apply(segment(number, 100 * number, 100 * number + 99, {0: 0, 1: 150, 2: 900}))
+        view.apply(update(number, FINISHED))
+    found = {(epoch, at): view.segment_for(TP, epoch, at) for epoch in range(3) for at in range(0, 1000, 50)}
+    numbers = {asked: one.id.id.int for asked, one in found.items() if one is not None}
+    assert numbers == {(0, 100): 1, (1, 150): 1, (1, 200): 2, (1, 250): 2, (1, 300): 3, (1, 350): 3}
+    assert [view.highest_offset(TP, epoch) for epoch in range(3)] == [149, 399, None]
+
+
 def test_a_longer_segment_is_found_behind_a_shorter_one_inside_it() -> None:
     view = view_of(segment(1, 0, 99), update(1, FINISHED), segment(2, 10, 19), update(2, FINISHED))
     found = [view.segment_for(TP, 0, at) for at in (9, 10, 19, 20, 99)]
@@ -156,8 +167,10 @@ tps = st.sampled_from(TPS)
 def segments(draw: st.DrawFn) -> SegmentMetadata:
     start = draw(st.integers(0, 20))
     end = draw(st.integers(start, 25))
-    starts = sorted(draw(st.lists(st.integers(start, end), max_size=2)))
-    epochs = dict(zip(sorted(draw(st.sets(st.integers(0, 3), min_size=3, max_size=3))), [start, *starts], strict=False))
+    starts = draw(st.lists(st.integers(start, end), max_size=2).map(lambda more: sorted([start, *more])))
+    if draw(st.integers(0, 3)) == 0:  # an epoch may also be said to begin where the segment has nothing
+        starts = sorted(draw(st.lists(st.integers(-3, 28), min_size=1, max_size=3)))
+    epochs = dict(zip(sorted(draw(st.sets(st.integers(0, 3), min_size=3, max_size=3))), starts, strict=False))
     state = draw(st.sampled_from([STARTED] * 9 + [FINISHED]))
     return segment(draw(numbers), start, end, epochs, draw(tps), state)
 
@@ -165,6 +178,10 @@ def segments(draw: st.DrawFn) -> SegmentMetadata:
 updates = st.builds(update, numbers, st.sampled_from(SegmentState), tps)
 deletions = st.builds(deletion, st.sampled_from(PartitionDeleteState), tps)
 histories = st.lists(st.one_of(segments(), updates, updates, updates, deletions), max_size=40)
+
+
+def offsets_of(one: SegmentMetadata) -> range:
+    return range(one.start_offset, one.end_offset + 1)
 
 
 class Model:
@@ -207,8 +224,9 @@ class Model:
         for one in self.living(tp):
             if one.state is FINISHED and epoch in one.segment_leader_epochs:
                 later = [at for other, at in one.segment_leader_epochs.items() if other > epoch]
-                end = min(later) - 1 if later else one.end_offset
-                found.append((one.segment_leader_epochs[epoch], end, one.id.id.int, one))
+                has = [at for at in range(one.segment_leader_epochs[epoch], min([*later, 99])) if at in offsets_of(one)]
+                if has:
+                    found.append((has[0], has[-1], one.id.id.int, one))
         return found
 
 

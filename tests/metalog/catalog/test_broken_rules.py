@@ -1,0 +1,134 @@
+"""Rules that a catalog could break without any other test here noticing."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import Closed, InvalidTransition, NotReady
+from penstock.metalog.catalog import SegmentCatalog
+from penstock.metalog.followed_partition import FollowedPartition
+from penstock.metalog.log import MetadataRecord
+from penstock.metalog.segment import TopicIdPartition
+from penstock.metalog.segment_view import SegmentView
+from penstock.metalog.snapshots import Snapshot, SnapshotFiles
+from penstock.metalog.wire import encode_event
+from tests.metalog.catalog.events import DELETING, FINISHED, TP, WatchedLog, contents, publish, segment, update
+from tests.processes import PATIENCE
+from tests.waiting import A_WHILE, Background
+
+
+@pytest.mark.parametrize("error", [OSError("no route"), RuntimeError("a bug"), KeyError(0)], ids=repr)
+def test_whatever_keeps_the_marks_away_makes_a_partition_not_ready(tmp_path: Path, error: Exception) -> None:
+    class Markless(WatchedLog):
+        errors: tuple[Exception, ...] = (error,)
+
+        def high_water_marks(self) -> list[int]:
+            for one in self.errors:
+                raise one
+            return super().high_water_marks()
+
+    with Markless() as log, SegmentCatalog(log, snapshot_dir=tmp_path) as catalog:
+        publish(log, segment(1))
+        catalog.assign([0])
+        assert catalog.assigned() == [0]
+        with pytest.raises(NotReady, match="mark is not known"):
+            catalog.segments(TP)
+        log.errors = ()
+        catalog.assign([0])
+        catalog.add_segment(segment(2))
+        assert len(catalog.segments(TP)) == 2
+        log.errors = (error,)
+        catalog.assign([0])
+        assert len(catalog.segments(TP)) == 2, "what was ready stays so"
+        catalog.assign([])
+        assert catalog.segments(TP) == [], "to leave a partition needs no marks"
+
+
+def test_who_loses_a_race_is_told_so_also_where_the_refusal_comes_before_the_offset() -> None:
+    class LateAnswers(WatchedLog):
+        catalog: SegmentCatalog
+        others: tuple[bytes, ...] = ()
+
+        def publish(self, partition: int, payload: bytes) -> int:
+            for other in self.others:
+                super().publish(partition, other)
+            offset = super().publish(partition, payload)
+            self.catalog._followed[partition].wait_for(offset, time.monotonic() + PATIENCE)
+            return offset
+
+    with LateAnswers() as log, SegmentCatalog(log, snapshot_dir=None) as log.catalog:
+        log.catalog.assign([0])
+        log.catalog.add_segment(segment(1))
+        log.others = (encode_event(update(1, DELETING)),)
+        with pytest.raises(InvalidTransition):
+            log.catalog.update_segment(update(1, FINISHED))
+
+
+def test_a_snapshot_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = FollowedPartition(0, 1, None)
+    one.apply(MetadataRecord(0, 0, encode_event(segment(1))))
+    late = MetadataRecord(0, 1, encode_event(segment(2)))
+    appliers: list[Background[None]] = []
+    events = one._view.events
+
+    def slowly() -> object:
+        copied = events()
+        appliers.append(Background(lambda: one.apply(late)))
+        appliers[0].has_ended_within(A_WHILE)
+        return copied
+
+    monkeypatch.setattr(one._view, "events", slowly)
+    snapshot = one.unsaved()
+    assert snapshot is not None
+    appliers[0].result()
+    view = SegmentView()
+    for event in (segment(1), segment(2))[: snapshot.next_offset]:
+        view.apply(event)
+    assert contents(SegmentView.of(snapshot.events)) == contents(view)
+
+
+def test_a_snapshot_is_synced_before_it_has_its_name_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(at: int) -> None:
+        fsync(at)
+        done.append("directory" if stat.S_ISDIR(os.fstat(at).st_mode) else "file")
+
+    def noted_rename(source: str, target: str) -> None:
+        rename(source, target)
+        done.append("name")
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    assert SnapshotFiles(tmp_path).save(Snapshot(0, 1, 1, [segment(1)]))
+    assert done == ["file", "name", "directory"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda catalog: catalog.segments(TP), lambda catalog: catalog.add_segment(segment(2))],
+    ids=["read", "write"],
+)
+def test_a_call_that_meets_the_closing_does_not_take_it_for_a_removal(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[SegmentCatalog], object]
+) -> None:
+    with WatchedLog() as log, SegmentCatalog(log, snapshot_dir=None) as catalog:
+        catalog.assign([0])
+        catalog.add_segment(segment(1))
+
+        def close_first(_: TopicIdPartition, __: int) -> int:
+            catalog.close()
+            return 0
+
+        monkeypatch.setattr("penstock.metalog.catalog.metadata_partition_for", close_first)
+        with pytest.raises(Closed):
+            call(catalog)
