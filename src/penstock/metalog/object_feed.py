@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from penstock.errors import PenstockError
-from penstock.metalog.chain import HINT_EVERY, Chain, RollUp
+from penstock.metalog.chain import HINT_EVERY, ROLL_UP_EVERY, Chain, RollUp
 from penstock.metalog.log import MetadataRecord
 from penstock.metalog.log_object import LogObject
 from penstock.metalog.signal import Signal
@@ -155,8 +155,8 @@ class ObjectFeed:
         """The objects of a roll-up that has this name, or the one object; none where the chain ends."""
         if cursor.in_a_row >= cursor.look_at:
             cursor.in_a_row = 0
-            cursor.look_at = HINT_EVERY
             cursor.roll_ups = cursor.chain.roll_ups()
+            cursor.look_at = HINT_EVERY if cursor.roll_ups else min(2 * cursor.look_at, ROLL_UP_EVERY)
         while cursor.roll_ups and cursor.roll_ups[0].end <= name:
             cursor.roll_ups.pop(0)
         if cursor.roll_ups and cursor.roll_ups[0].first <= name:

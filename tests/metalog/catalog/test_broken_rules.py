@@ -6,7 +6,9 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -14,13 +16,28 @@ from penstock.errors import Closed, InvalidTransition, NotReady
 from penstock.metalog.catalog import SegmentCatalog
 from penstock.metalog.followed_partition import FollowedPartition
 from penstock.metalog.log import MetadataRecord
-from penstock.metalog.segment import TopicIdPartition
+from penstock.metalog.segment import PartitionDeleteState, TopicIdPartition
 from penstock.metalog.segment_view import SegmentView
 from penstock.metalog.snapshots import Snapshot, SnapshotFiles
 from penstock.metalog.wire import encode_event
-from tests.metalog.catalog.events import DELETING, FINISHED, TP, WatchedLog, contents, publish, segment, update
+from tests.metalog.catalog.events import (
+    DELETED,
+    DELETING,
+    DELETION_FINISHED,
+    DELETION_STARTED,
+    FINISHED,
+    MARKED,
+    TP,
+    WatchedLog,
+    contents,
+    deletion,
+    in_state,
+    publish,
+    segment,
+    update,
+)
 from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background
+from tests.waiting import A_WHILE, NEVER, Background
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), RuntimeError("a bug"), KeyError(0)], ids=repr)
@@ -68,6 +85,56 @@ def test_who_loses_a_race_is_told_so_also_where_the_refusal_comes_before_the_off
         log.others = (encode_event(update(1, DELETING)),)
         with pytest.raises(InvalidTransition):
             log.catalog.update_segment(update(1, FINISHED))
+
+
+def test_all_who_lose_a_race_are_told_so() -> None:
+    with WatchedLog() as log, SegmentCatalog(log, snapshot_dir=None) as catalog:
+        catalog.assign([0])
+        numbers = range(1, 5)
+        for number in numbers:
+            catalog.add_segment(segment(number))
+        log.published.wait(len(numbers))
+        log.limit = len(numbers)
+        publish(log, *(update(number, DELETING) for number in numbers))
+        losers = [Background(partial(catalog.update_segment, update(number, FINISHED))) for number in numbers]
+        log.published.wait(2 * len(numbers))
+        log.let_through()
+        for loser in losers:
+            with pytest.raises(InvalidTransition):
+                loser.result()
+
+
+def test_whoever_waits_for_a_partition_without_its_mark_goes_on_when_a_later_assign_has_it() -> None:
+    with WatchedLog() as log, SegmentCatalog(log, snapshot_dir=None) as catalog:
+        log.marks_fail = True
+        catalog.assign([0])
+        writer = Background(lambda: catalog.add_segment(segment(1), timeout=NEVER))
+        assert not writer.has_ended_within(A_WHILE)
+        log.marks_fail = False
+        catalog.assign([0])
+        writer.result()
+        assert len(catalog.segments(TP)) == 1
+
+
+def test_a_restart_remembers_the_deleted(tmp_path: Path) -> None:
+    gone = TopicIdPartition(UUID(int=2), "gone", 0)
+    with WatchedLog() as log:
+        publish(log, *in_state(1, DELETED), deletion(MARKED), deletion(DELETION_STARTED))
+        publish(log, segment(2, tp=gone), *(deletion(state, gone) for state in PartitionDeleteState))
+        for _ in range(2):
+            with SegmentCatalog(log, snapshot_dir=tmp_path) as catalog:
+                catalog.assign([0])
+                with pytest.raises(InvalidTransition):
+                    catalog.add_segment(segment(1))
+                catalog.update_segment(update(1, DELETED))
+                with pytest.raises(InvalidTransition):
+                    catalog.delete_partition(deletion(MARKED))
+                catalog.delete_partition(deletion(DELETION_STARTED))
+                with pytest.raises(InvalidTransition):
+                    catalog.add_segment(segment(3, tp=gone))
+                catalog.delete_partition(deletion(DELETION_FINISHED, gone))
+        assert log.high_water_marks() == [9], "all that was allowed had happened before"
+        assert [log.delivered.count((0, offset)) for offset in range(9)] == [1] * 9, "the second began at its snapshot"
 
 
 def test_a_snapshot_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
