@@ -137,6 +137,25 @@ def test_a_restart_remembers_the_deleted(tmp_path: Path) -> None:
         assert [log.delivered.count((0, offset)) for offset in range(9)] == [1] * 9, "the second began at its snapshot"
 
 
+def test_what_was_replayed_because_its_snapshot_was_beyond_the_end_has_a_snapshot_again(tmp_path: Path) -> None:
+    SnapshotFiles(tmp_path).save(Snapshot(0, 1, 5, [segment(9)]))
+    with WatchedLog() as log:
+        publish(log, segment(1), segment(2))
+        with SegmentCatalog(log, snapshot_dir=tmp_path) as catalog:
+            catalog.assign([0])
+            catalog._followed[0].wait_for(1, time.monotonic() + PATIENCE)
+    snapshot = SnapshotFiles(tmp_path).load(0, 1)
+    assert snapshot is not None
+    assert (snapshot.next_offset, list(snapshot.events)) == (2, [segment(1), segment(2)])
+
+
+def test_what_has_ended_applies_nothing() -> None:
+    one = FollowedPartition(0, 1, None)
+    one.end(NotReady("not assigned any more"))
+    one.apply(MetadataRecord(0, 0, encode_event(segment(1))))
+    assert one.next_offset == 0
+
+
 def test_a_snapshot_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     one = FollowedPartition(0, 1, None)
     one.apply(MetadataRecord(0, 0, encode_event(segment(1))))
