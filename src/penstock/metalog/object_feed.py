@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.metalog.chain import HINT_EVERY, ROLL_UP_EVERY, Chain, RollUp
 from penstock.metalog.log import MetadataRecord
 from penstock.metalog.log_object import LogObject
+from penstock.metalog.patience import TRIES
 from penstock.metalog.signal import Signal
 from penstock.metalog.subscription import Wanted
 
@@ -32,6 +33,7 @@ class _Cursor:
     name: int | None = None
     due: float = 0.0
     in_a_row: int = 0
+    failures: int = 0
     look_at: int = _LOOK_FOR_ROLL_UPS_AFTER
     roll_ups: list[RollUp] = field(default_factory=list)
 
@@ -98,7 +100,10 @@ class ObjectFeed:
         self._cursors = cursors
 
     def _look(self, due: Sequence[_Cursor]) -> list[MetadataRecord]:
-        """Read on in some partitions, beside each other. One that fails is told of only if no other has anything."""
+        """Read on in some partitions, beside each other.
+
+        One that fails is tried again a few times, and told of then, if no other has anything.
+        """
         if len(due) > 1:
             answers = [self._submit(cursor) for cursor in due]
             results = [answer.result() for answer in answers]
@@ -123,6 +128,13 @@ class ObjectFeed:
     def _attempt(self, cursor: _Cursor) -> list[MetadataRecord] | PenstockError:
         try:
             return self._read(cursor)
+        except StorageError as error:
+            cursor.failures += 1
+            self._look_later(cursor)
+            if cursor.failures % TRIES == 0:
+                return error
+            _log.warning("reading the metadata log: %s; trying again", error)
+            return []
         except PenstockError as error:
             return error
 
@@ -132,11 +144,11 @@ class ObjectFeed:
             cursor.name, found = cursor.chain.locate(cursor.offset)
         found = found or self._objects(cursor, cursor.name)
         if not found:
-            cursor.in_a_row = 0
-            cursor.due = self._clock() + cursor.pause
-            cursor.pause = max(self._poll_interval, min(cursor.pause * 2, _LONGEST_PAUSE))
+            cursor.in_a_row = cursor.failures = 0
+            self._look_later(cursor)
             return []
         cursor.in_a_row += 1
+        cursor.failures = 0
         cursor.due = 0.0
         cursor.pause = self._poll_interval
         partition, start = cursor.chain.partition, cursor.offset
@@ -150,6 +162,10 @@ class ObjectFeed:
         cursor.name = found[-1].end
         cursor.offset = max(start, cursor.name)
         return records
+
+    def _look_later(self, cursor: _Cursor) -> None:
+        cursor.due = self._clock() + cursor.pause
+        cursor.pause = max(self._poll_interval, min(cursor.pause * 2, _LONGEST_PAUSE))
 
     def _objects(self, cursor: _Cursor, name: int) -> Sequence[LogObject]:
         """The objects of a roll-up that has this name, or the one object; none where the chain ends."""

@@ -12,12 +12,13 @@ from typing import Self
 
 import msgspec
 
-from penstock.errors import AlreadyExists, Closed, CorruptData, InvalidInput, NotFound, OutcomeUnknown
+from penstock.errors import Closed, CorruptData, InvalidInput, NotFound, StorageError
 from penstock.metalog.chain import Chain
 from penstock.metalog.log import PartitionStart, as_payload, check_partition, check_partition_count
 from penstock.metalog.log_object import LogObject
 from penstock.metalog.object_feed import ObjectFeed
 from penstock.metalog.partition_writer import PartitionWriter
+from penstock.metalog.patience import patiently
 from penstock.metalog.recent_objects import RecentObjects
 from penstock.metalog.roll_ups import RollUps
 from penstock.metalog.signal import Signal
@@ -66,9 +67,10 @@ class ObjectMetadataLog:
         check_seconds("give_up_after", give_up_after, zero=True)
         store = open_store(where, **options)
         self._where = url_of(store)
-        count = _agreed_count(store, self._where, partition_count)
+        count = _agreed_count(store, self._where, partition_count, sleep)
         self._poll_interval = poll_interval
         self._clock = clock
+        self._sleep = sleep
         self._signal = Signal()
         self._roll_ups = RollUps()
         recent = RecentObjects()
@@ -115,8 +117,8 @@ class ObjectMetadataLog:
         """One past the last offset of each partition, as it is on the store now. Raises `StorageError`."""
         self._check_open()
         if self.partition_count == 1:
-            return [self._chains[0].find_end().offset]
-        return [end.offset for end in self._pool().map(Chain.find_end, self._chains)]
+            return [self._end_of(self._chains[0])]
+        return list(self._pool().map(self._end_of, self._chains))
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
         """Deliver what is there from each start on, and then what comes. Raises `Closed`."""
@@ -136,6 +138,9 @@ class ObjectMetadataLog:
         if readers is not None:
             readers.shutdown()
         forget(self)
+
+    def _end_of(self, chain: Chain) -> int:
+        return patiently(chain.find_end, self._sleep).offset
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -158,16 +163,16 @@ class ObjectMetadataLog:
         return wrote
 
 
-def _agreed_count(store: ObjectStore, where: str, asked: int | None) -> int:
+def _agreed_count(store: ObjectStore, where: str, asked: int | None, sleep: Callable[[float], object]) -> int:
     """How many partitions the log has; one that is not there is made, if it was said with how many."""
     for left in reversed(range(_TRIES)):
-        found = _stored_count(store, where)
+        found = patiently(lambda: _stored_count(store, where), sleep)
         if found is None and asked is None:
             raise NotFound(f"there is no metadata log at {where}: say with how many partitions to make one")
         if found is None and asked is not None:
             try:
                 store.put_if_absent(_ABOUT, msgspec.json.encode(_About(1, asked)))
-            except (AlreadyExists, OutcomeUnknown):
+            except StorageError:  # AlreadyExists, OutcomeUnknown, or one that a later try may not meet
                 if not left:
                     raise
                 continue  # whoever made it: what is there counts

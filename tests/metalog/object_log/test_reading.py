@@ -116,6 +116,40 @@ def test_a_reader_that_meets_an_error_goes_on_where_it_was(store: WatchedStore) 
     assert got == list(range(50))
 
 
+def fails_for(store: WatchedStore, calls: int) -> None:
+    """Let the next calls fail, and no more."""
+    left = iter(range(calls))
+
+    def fail(operation: str, path: str) -> None:
+        if next(left, None) is not None:
+            raise StorageError("not now")
+
+    store.before = fail
+
+
+def test_a_short_failure_of_the_store_is_no_business_of_a_reader(store: WatchedStore) -> None:
+    fails_for(store, 4)
+    log = ObjectMetadataLog(store)
+    fails_for(store, 4)
+    assert log.high_water_marks() == [50]
+    with log.subscribe([PartitionStart(0)]) as records:
+        for offset in range(50):
+            if offset % 16 == 0:
+                fails_for(store, 4)
+            assert next(records).offset == offset
+
+
+def test_a_log_cannot_be_opened_while_the_store_does_not_answer(store: WatchedStore) -> None:
+    fails_for(store, 5)
+    with pytest.raises(StorageError, match="not now"):
+        ObjectMetadataLog(store)
+    log = ObjectMetadataLog(store)
+    fails_for(store, 5)
+    with pytest.raises(StorageError, match="not now"):
+        log.high_water_marks()
+    assert log.high_water_marks() == [50]
+
+
 def test_idle_polling_backs_off_to_a_second(fresh_name: str) -> None:
     store = WatchedStore(MemoryStore(fresh_name))
     clock = Clock()
