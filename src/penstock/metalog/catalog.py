@@ -122,6 +122,8 @@ class SegmentCatalog:
         Those whose high-water mark could not be fetched are followed too, and stay `NotReady` until a later `assign`,
         also of the same ones, has it. Raises `PartitionOutOfRange`, and changes nothing then.
         """
+        if not isinstance(metadata_partitions, Iterable):
+            raise InvalidInput(f"metadata_partitions must be some numbers of partitions, not {metadata_partitions!r}")
         wanted = list(dict.fromkeys(metadata_partitions))
         for partition in wanted:
             check_partition(partition, self._count)

@@ -26,6 +26,7 @@ from penstock.metalog.subscription import Subscription
 from penstock.storage import ObjectStore, open_store, url_of
 from penstock.storage.at_exit import close_at_exit, forget
 from penstock.storage.checks import check_seconds
+from penstock.storage.process import current
 
 _ABOUT = "log.json"
 _READERS = 8
@@ -82,6 +83,7 @@ class ObjectMetadataLog:
             for chain in self._chains
         ]
         self._readers: ThreadPoolExecutor | None = None
+        self._home = current.number
         self._lock = threading.Lock()
         self._is_closed = False
         close_at_exit(self)
@@ -149,7 +151,8 @@ class ObjectMetadataLog:
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             self._check_open()
-            if self._readers is None:
+            if self._readers is None or self._home != current.number:  # a forked child has none of its parent's threads
+                self._home = current.number
                 self._readers = ThreadPoolExecutor(min(_READERS, self.partition_count), "penstock-metalog-read")
             return self._readers
 

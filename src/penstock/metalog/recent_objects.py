@@ -36,7 +36,12 @@ class RecentObjects:
             if (partition, found.first) in self._objects:
                 return
             self._objects[partition, found.first] = found
-            self._size += found.size
+            self._size += _weight(found)
             while self._size > self._most_bytes:
                 _, gone = self._objects.popitem(last=False)
-                self._size -= gone.size
+                self._size -= _weight(gone)
+
+
+def _weight(found: LogObject) -> int:
+    """About how many bytes it takes here: many small payloads take more than their bytes."""
+    return found.size + 400 + 40 * len(found.payloads)

@@ -247,6 +247,9 @@ def test_a_partition_that_the_log_does_not_have_changes_nothing() -> None:
         for wrong in ([1, 2], [-1]):
             with pytest.raises(PartitionOutOfRange):
                 catalog.assign(wrong)
+        for nonsense in (1, None, ["1"], [True]):
+            with pytest.raises(InvalidInput):
+                catalog.assign(nonsense)  # type: ignore[arg-type]  # on purpose
         assert catalog.assigned() == [0]
 
 
