@@ -112,7 +112,7 @@ class AzureServer:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """Run moto's server, with atomic requests."""
-    with _serving([sys.executable, "-m", "tests.servers"], re.compile(r"Running on http://127\.0\.0\.1:(\d+)")) as port:
+    with serving([sys.executable, "-m", "tests.servers"], re.compile(r"Running on http://127\.0\.0\.1:(\d+)")) as port:
         yield S3Server("127.0.0.1", port)
 
 
@@ -124,12 +124,12 @@ def azure_server() -> Iterator[AzureServer]:
         *("--blobHost", "127.0.0.1", "--blobPort", "0"),
         *("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"),
     ]
-    with _serving(command, re.compile(r"listens on http://127\.0\.0\.1:(\d+)")) as port:
+    with serving(command, re.compile(r"listens on http://127\.0\.0\.1:(\d+)")) as port:
         yield AzureServer("127.0.0.1", port)
 
 
 @contextmanager
-def _serving(command: list[str], announcement: re.Pattern[str]) -> Iterator[int]:
+def serving(command: list[str], announcement: re.Pattern[str]) -> Iterator[int]:
     """Run a server, and hand out the port that it announces."""
     with _guarded(command, subprocess.PIPE) as process:
         assert process.stdout is not None

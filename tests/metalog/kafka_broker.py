@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import _serving
+from tests.servers import serving
 
 NO_BROKER = "no Kafka broker: `make test-kafka` starts one"
 
@@ -72,7 +72,7 @@ class Broker:
 
     def start(self) -> None:
         """Start it, also once more, and return when it serves."""
-        self._running.enter_context(_serving(self._java("kafka.Kafka", str(self._properties)), _STARTED))
+        self._running.enter_context(serving(self._java("kafka.Kafka", str(self._properties)), _STARTED))
 
     def kill(self) -> None:
         """Kill it by SIGKILL."""

@@ -413,7 +413,10 @@ def test_a_closed_subscription_refuses_and_iterations_are_over(log: MetadataLog)
 
 
 @pytest.mark.parametrize("starts", [[], [PartitionStart(0), PartitionStart(1)]], ids=["nothing", "something"])
-def test_to_close_a_subscription_ends_what_waits_for_it(log: MetadataLog, starts: list[PartitionStart]) -> None:
+@pytest.mark.parametrize("closed", ["subscription", "log"])
+def test_to_close_a_subscription_or_its_log_ends_what_waits_for_it(
+    log: MetadataLog, closed: str, starts: list[PartitionStart]
+) -> None:
     records = log.subscribe(starts)
 
     async def read() -> list[MetadataRecord]:
@@ -423,25 +426,7 @@ def test_to_close_a_subscription_ends_what_waits_for_it(log: MetadataLog, starts
     iterating = [Background(lambda: list(records)), Background(lambda: asyncio.run(read()))]
     waiting: list[Background[Any]] = [*polling, *iterating]
     assert not any(one.has_ended_within(A_WHILE / 4) for one in waiting)
-    records.close()
-    assert [one.result() for one in iterating] == [[], []]
-    for one in polling:
-        with pytest.raises(Closed):
-            one.result()
-
-
-@pytest.mark.parametrize("starts", [[], [PartitionStart(0), PartitionStart(1)]], ids=["nothing", "something"])
-def test_to_close_the_log_ends_what_waits_for_it(log: MetadataLog, starts: list[PartitionStart]) -> None:
-    records = log.subscribe(starts)
-
-    async def read() -> list[MetadataRecord]:
-        return [record async for record in records]
-
-    polling = [Background(lambda: records.poll(None)), Background(lambda: records.poll(PATIENCE))]
-    iterating = [Background(lambda: list(records)), Background(lambda: asyncio.run(read()))]
-    waiting: list[Background[Any]] = [*polling, *iterating]
-    assert not any(one.has_ended_within(A_WHILE / 4) for one in waiting)
-    log.close()
+    (records if closed == "subscription" else log).close()
     assert [one.result() for one in iterating] == [[], []]
     for one in polling:
         with pytest.raises(Closed):

@@ -11,7 +11,7 @@ All are values: they are checked when they are made and never change. The limits
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -53,13 +53,7 @@ class SegmentState(IntEnum):
         False is for the same state again, which is allowed and does nothing. Raises `InvalidTransition` for a
         state that may not come here.
         """
-        if previous is self:
-            return False
-        if previous is None and self is SegmentState.COPY_SEGMENT_STARTED:
-            return True
-        if previous is not None and previous.can_become(self):
-            return True
-        raise _refused("a segment", previous, self)
+        return _is_a_step("a segment", _SEGMENT_STEPS, previous, self)
 
 
 class PartitionDeleteState(IntEnum):
@@ -79,17 +73,13 @@ class PartitionDeleteState(IntEnum):
         False is for the same state again, which is allowed and does nothing. Raises `InvalidTransition` for a
         state that may not come here.
         """
-        if previous is self:
-            return False
-        if previous is None and self is PartitionDeleteState.MARKED:
-            return True
-        if previous is not None and previous.can_become(self):
-            return True
-        raise _refused("the deletion of a partition", previous, self)
+        return _is_a_step("the deletion of a partition", _DELETE_STEPS, previous, self)
 
 
+# From one state to the next; from None, where there was nothing.
 _SEGMENT_STEPS = frozenset(
     {
+        (None, SegmentState.COPY_SEGMENT_STARTED),
         (SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED),
         (SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED),
         (SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED),
@@ -98,6 +88,7 @@ _SEGMENT_STEPS = frozenset(
 )
 _DELETE_STEPS = frozenset(
     {
+        (None, PartitionDeleteState.MARKED),
         (PartitionDeleteState.MARKED, PartitionDeleteState.STARTED),
         (PartitionDeleteState.STARTED, PartitionDeleteState.FINISHED),
     }
@@ -244,9 +235,15 @@ SegmentEvent: TypeAlias = SegmentMetadata | SegmentUpdate | PartitionDelete
 """What is written to the log."""
 
 
-def _refused(what: str, previous: IntEnum | None, following: IntEnum) -> InvalidTransition:
+def _is_a_step(
+    what: str, steps: Collection[tuple[IntEnum | None, IntEnum]], previous: IntEnum | None, following: IntEnum
+) -> bool:
+    if previous is following:
+        return False
+    if (previous, following) in steps:
+        return True
     before = "has no state yet" if previous is None else f"is {previous.name}"
-    return InvalidTransition(f"{what} that {before} cannot become {following.name}")
+    raise InvalidTransition(f"{what} that {before} cannot become {following.name}")
 
 
 def _check_kind(field: str, value: object, kind: type) -> None:
