@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, engine, growth, metalog, parsing, queue, spark, storage
+from bench import buffer, collector, engine, growth, kafka, metalog, parsing, queue, spark, start, storage
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
+    "start": start.run,
     "storage": storage.run,
     "buffer": buffer.run,
+    "kafka": kafka.run,
     "growth": growth.run,
+    "collector": collector.run,
     "queue": queue.run,
     "metalog": metalog.run,
     "parsing": parsing.run,

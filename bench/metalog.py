@@ -1,11 +1,14 @@
 """The metadata log and its catalog on this machine's disk, every publish synced; segment events of 63 and 105 bytes.
 
-Beside them stand the least that could be done by hand (`os.write` and `os.fdatasync` on one file), and a SQLite table
-with a write-ahead log and `synchronous=FULL`, which syncs each commit. From many threads SQLite has one connection
-behind a lock, which was no slower than one for each. Neither is a log that many hosts can write, or that lies
-in a bucket: they are what the same disk does for somebody who needs less.
+Beside them stand the least that could be done by hand: `os.write` and `os.fdatasync` on one file; and for each record
+a new file, which is written, synced and moved into place, and its directory synced. And a SQLite table with a
+write-ahead log and `synchronous=FULL`, which syncs each commit. From many threads SQLite has one connection
+behind a lock, which was no slower than one for each. None is a log that many hosts can write, or that lies
+in a bucket: they are what the same disk does for a program that needs less.
 
-- A publish of the object log makes a file: two syncs, of the file and of its directory, where an append has one.
+- A publish of the object log creates a file: two syncs, of the file and of its directory, where an append has one. So
+  the new file each is what a publish from one thread can reach at most, and the append is what no store of whole
+  objects can reach. From many threads the publishers share objects.
 - Replays begin with a new reader each, which has nothing in memory. Those "without roll-ups" read a log whose roll-ups
   were deleted. The catalog's are with decoding and applying each event; SQLite's peer reads rows and decodes nothing.
 - Look-ups: a finished segment for an offset, among 100,000 of one partition, against the index of a SQLite table in
@@ -17,6 +20,7 @@ in a bucket: they are what the same disk does for somebody who needs less.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -32,6 +36,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bench.side_by_side import Contest, show
+from bench.storage import bare_put
 from penstock.errors import NotReady
 from penstock.metalog import (
     InProcessMetadataLog,
@@ -269,7 +274,11 @@ class Bench:
         )
 
     def _other_appends(self) -> dict[str, Work]:
-        appends = {"write and fdatasync": self._file(), "SQLite, WAL, FULL": self._sqlite()}
+        appends = {
+            "write and fdatasync": self._file(),
+            "a new file each, synced": self._files(),
+            "SQLite, WAL, FULL": self._sqlite(),
+        }
         appends |= {name: publishing(log) for name, log in self._kafka().items()}
         return {name: one_by_one(append) for name, append in appends.items()}
 
@@ -307,6 +316,17 @@ class Bench:
             with lock:
                 os.write(file, data)
                 os.fdatasync(file)
+
+        return append
+
+    def _files(self) -> Callable[[bytes], object]:
+        place = self._fresh("files")
+        numbers = itertools.count()
+        lock = threading.Lock()
+
+        def append(data: bytes) -> None:
+            with lock:
+                bare_put(place, f"{next(numbers):020d}", data)
 
         return append
 

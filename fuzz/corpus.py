@@ -1,4 +1,4 @@
-"""Valid batches, manifests and segment events, and where their length fields are."""
+"""Valid batches, manifests, segment events, log objects and payloads, and where their length fields are."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from penstock import Record
 from penstock.buffer import Metadata, encode_batch
-from penstock.buffer.native_head import NEW, Group, Item, Reference, Writer, encode_head
 from penstock.buffer.native_head import Entry as QueueEntry
+from penstock.buffer.native_head import Group, Item, Reference, Writer, encode_head, unborn_head
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.buffer.segments import Segment, encode_segment
+from penstock.buffer.trailer import BATCH_MAGIC, HEAD_MAGIC, SEGMENT_MAGIC, TRAILER_BYTES, trailer
+from penstock.metalog.log_object import encode
 from penstock.metalog.segment import (
     PartitionDelete,
     PartitionDeleteState,
@@ -31,6 +33,12 @@ from penstock.metalog.wire import encode_event
 from penstock.records import Entry, records_to_arrow
 
 BATCH, MANIFEST, HEAD, SEGMENT, EVENT = "batch", "manifest", "head", "segment", "segment event"
+LOG_OBJECT, PAYLOAD = "log object", "payload"
+
+SEGMENT_NAME = f"{0:020}-{9:026}.seg"
+"""The file name of every segment here: their checksums are of it too."""
+
+Data = bytes  # within `Sample` the name is a method's
 
 Field = tuple[int, int]
 """Where a number is, and how many bytes it has."""
@@ -38,7 +46,10 @@ Field = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A block and its footer. A packed one is compressed when it is put together, after the block was mutated."""
+    """A block and its footer. A packed one is compressed when it is put together, after the block was mutated.
+
+    With a magic it is one of our own formats: behind the footer comes a checksum of whatever there is by then.
+    """
 
     kind: str
     block: bytes
@@ -46,10 +57,16 @@ class Sample:
     block_fields: tuple[Field, ...]
     footer_fields: tuple[Field, ...]
     packed: bool = False
+    magic: bytes = b""
+    name: str = ""
 
     def bytes(self) -> bytes:
         """The whole object."""
-        return (pack(self.block) if self.packed else self.block) + self.footer
+        return self.ended((pack(self.block) if self.packed else self.block) + self.footer)
+
+    def ended(self, body: Data) -> Data:
+        """A body, or what became of it, with the trailer that is right for it."""
+        return body + trailer(body, 2, self.magic, self.name) if self.magic else body
 
 
 def pack(block: bytes) -> bytes:
@@ -59,7 +76,7 @@ def pack(block: bytes) -> bytes:
 
 def corpus() -> list[Sample]:
     """All samples, the same ones each time."""
-    return [*_batches(), *_manifests(), *_native(), *_events()]
+    return [*_batches(), *_manifests(), *_native(), *_events(), *_log_objects(), *_payloads()]
 
 
 def _batches() -> Iterator[Sample]:
@@ -89,7 +106,7 @@ def _framed(values: list[bytes], packed: bool) -> Sample:
         starts.append(at)
         at += 4 + len(value)
     fields = tuple((start, 4) for start in [*starts[:40], *starts[-40:]])
-    return _batch(data[:-7], fields, len(values), version=1, packed=packed)
+    return _batch(data[:-7], fields, struct.pack("<BIH", packed, len(values), 1), packed)
 
 
 def _streamed(batches: list[pa.RecordBatch], packed: bool) -> Sample:
@@ -101,12 +118,13 @@ def _streamed(batches: list[pa.RecordBatch], packed: bool) -> Sample:
     block = sink.getvalue().to_pybytes()
     words = tuple((at, 4) for at in range(0, min(len(block), 2_048), 4))
     pairs = tuple((at, 8) for at in range(0, min(len(block), 2_048), 8))
-    return _batch(block, words + pairs, sum(batch.num_rows for batch in batches), version=2, packed=packed)
+    footer = struct.pack("<BI", packed, sum(batch.num_rows for batch in batches))
+    return _batch(block, words + pairs, footer, packed, BATCH_MAGIC)
 
 
-def _batch(block: bytes, fields: tuple[Field, ...], count: int, version: int, packed: bool) -> Sample:
-    footer = struct.pack("<BIH", packed, count, version)
-    return Sample(BATCH, block, footer, fields, ((0, 1), (1, 4), (5, 2)), packed)
+def _batch(block: bytes, fields: tuple[Field, ...], footer: bytes, packed: bool, magic: bytes = b"") -> Sample:
+    footer_fields = tuple(field for field in ((0, 1), (1, 4), (5, 2)) if sum(field) <= len(footer))
+    return Sample(BATCH, block, footer, fields, footer_fields, packed, magic)
 
 
 def _manifests() -> Iterator[Sample]:
@@ -151,16 +169,21 @@ def _native() -> Iterator[Sample]:
     index = Reference(f"{0:020}-{9:026}.seg", 1, 7, 20, 3000, 0, 1)
     groups = {"default": Group(3, 5, "host:1", 1 << 40), "é": Group(2, 1)}
     writers = {"a": Writer(7, 3, 2, 1 << 40, False), "nightly": Writer(1 << 40, 9, 4, 0, True)}
-    head = NEW.changed(next_sequence=12, epoch=3, groups=groups, writers=writers, floor=1, floor_set_at=2)
+    head = unborn_head(UUID(int=5)).changed(
+        next_sequence=12, epoch=3, groups=groups, writers=writers, floor=1, floor_set_at=2
+    )
     for tail, references in ((entries, ()), (entries[8:], low), (entries[8:], (index,))):
-        yield _ended(HEAD, encode_head(msgspec.structs.replace(head, tail=tail, segments=references)))
-    yield _ended(HEAD, encode_head(NEW))
-    yield _ended(SEGMENT, encode_segment(Segment(0, entries=entries)))
-    yield _ended(SEGMENT, encode_segment(Segment(1, references=low)))
+        yield _native_sample(HEAD, encode_head(msgspec.structs.replace(head, tail=tail, segments=references)))
+    yield _native_sample(HEAD, encode_head(unborn_head(UUID(int=6))))
+    yield _native_sample(SEGMENT, encode_segment(Segment(0, entries=entries), SEGMENT_NAME))
+    yield _native_sample(SEGMENT, encode_segment(Segment(1, references=low), SEGMENT_NAME))
 
 
-def _ended(kind: str, data: bytes) -> Sample:
-    return Sample(kind, data[:-2], data[-2:], tuple((at, 1) for at in range(min(len(data) - 2, 400))), ((0, 2),))
+def _native_sample(kind: str, data: bytes) -> Sample:
+    body = data[:-TRAILER_BYTES]
+    fields = tuple((at, 1) for at in range(min(len(body), 400)))
+    magic, name = (HEAD_MAGIC, "") if kind == HEAD else (SEGMENT_MAGIC, SEGMENT_NAME)
+    return Sample(kind, body, b"", fields, (), magic=magic, name=name)
 
 
 def _events() -> Iterator[Sample]:
@@ -179,3 +202,23 @@ def _events() -> Iterator[Sample]:
     for event in events:
         data = encode_event(event)
         yield Sample(EVENT, data, b"", tuple((at, 1) for at in range(len(data))), ())
+
+
+def _log_objects() -> Iterator[Sample]:
+    """Objects of the metadata log. The numbers of the header are before its nonce."""
+    for first, number, payloads in ((0, 0, [b"one"]), (7, 3, [b"", b"two" * 9, b"3"]), (1 << 40, 5, [b"x"] * 40)):
+        data = encode(first, number, b"n" * 16, payloads)
+        header = ((4, 1), (5, 8), (13, 8), (21, 4), (25, 8))
+        yield Sample(LOG_OBJECT, data, b"", (*header, *((53 + 4 * at, 4) for at in range(len(payloads)))), ())
+
+
+def _payloads() -> Iterator[Sample]:
+    """Payloads of events in JSON and MessagePack, with everything that a column can be made of."""
+    events: list[dict[str, object]] = [
+        {"a": 1, "b": "text", "c": None, "d": 1.5, "e": True},
+        {"a": -(1 << 63), "f": [[1], [2, 3]], "g": {"h": {"i": [{"j": "é"}]}}, "k": []},
+        {"t": "2026-01-01T00:00:00.123456Z", "n": "12345678901234567890.12", "long": "x" * 300},
+    ]
+    for event in events:
+        for data in (msgspec.json.encode(event), msgspec.msgpack.encode(event)):
+            yield Sample(PAYLOAD, data, b"", tuple((at, 1) for at in range(min(len(data), 200))), ())

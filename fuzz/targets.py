@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from fuzz.corpus import BATCH, EVENT, HEAD, MANIFEST, SEGMENT
+import pyarrow as pa
+
+from fuzz.corpus import BATCH, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, SEGMENT_NAME
 from fuzz.mutations import CAP
 from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.native_head import decode_head, encode_head
 from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
 from penstock.buffer.segments import decode_segment, encode_segment
+from penstock.engine.parsing import ParseFormat, parse_values
+from penstock.engine.typed_columns import parse_as
 from penstock.errors import CorruptData
+from penstock.metalog.log_object import decode, encode
 from penstock.metalog.wire import decode_event, encode_event
 from penstock.records import bytes_of, records_from_arrow
 
@@ -72,8 +79,9 @@ def read_head(data: bytes) -> None:
 
 def read_segment(data: bytes) -> None:
     """Decode a segment; it is written and read again as it is."""
-    segment = decode_segment(data)
-    _require(decode_segment(encode_segment(segment)) == segment, "a segment did not come back")
+    segment = decode_segment(data, SEGMENT_NAME)
+    written = encode_segment(segment, SEGMENT_NAME)
+    _require(decode_segment(written, SEGMENT_NAME) == segment, "a segment did not come back")
 
 
 def read_event(data: bytes) -> None:
@@ -82,6 +90,33 @@ def read_event(data: bytes) -> None:
     written = encode_event(event)
     _require(decode_event(written) == event, "a segment event did not come back")
     _require(len(written) <= len(data), "there are fewer bytes than what they say needs")
+
+
+def read_log_object(data: bytes) -> None:
+    """Decode an object of the metadata log, as it is and with the right checksum; there is one way only to write it."""
+    signed = data[:49] + struct.pack(">I", zlib.crc32(data[53:], zlib.crc32(data[:49]))) + data[53:]
+    found = decode(signed)
+    _require(encode(found.first, found.number, found.nonce, found.payloads) == signed, "an object did not come back")
+    decode(data)
+
+
+def read_payload(data: bytes) -> None:
+    """Parse a payload between two good ones, into columns that are learned and into columns that are given."""
+    reasons = []
+    for form, good in ((ParseFormat.JSON, b'{"a":1}'), (ParseFormat.MSGPACK, b"\x81\xa1a\x01")):
+        values = pa.array([good, data, good], pa.binary())
+        parsed = parse_values(values, form)
+        batch, misfits = parsed.columns()
+        batch.validate(full=True)
+        _require(batch.num_rows + len(misfits) + len(parsed.errors) == len(values), "learned: a row is missing")
+        _require(len(parsed.objects) + len(parsed.errors) == len(values), "objects: a row is missing")
+        typed = parse_as(values, form, _GIVEN)
+        typed.batch.validate(full=True)
+        _require(typed.batch.num_rows + len(typed.errors) == len(values), "given: a row is missing")
+        reasons += [error.reason for error in (*parsed.errors, *misfits, *typed.errors)]
+        _require(all(error.index == 1 for error in (*parsed.errors, *misfits, *typed.errors)), "another row is refused")
+    if len(reasons) > 2:
+        raise CorruptData(reasons[0].removeprefix("parse error: "))
 
 
 def change_manifest(data: bytes) -> None:
@@ -103,6 +138,16 @@ def _require(holds: bool, otherwise: str) -> None:
         raise WrongValue(otherwise)
 
 
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("a", pa.int64()),
+    pa.field("d", pa.float64()),
+    pa.field("n", pa.decimal128(38, 2)),
+    pa.field("t", pa.timestamp("us", tz="UTC")),
+    pa.field("f", pa.string()),
+    pa.field("g", pa.struct([pa.field("h", pa.map_(pa.string(), pa.string()))])),
+]
+_GIVEN = pa.schema(_FIELDS)
+
 TARGETS = (
     Target("read_batch", BATCH, read_batch),
     Target("read_manifest", MANIFEST, read_manifest),
@@ -110,4 +155,6 @@ TARGETS = (
     Target("read_head", HEAD, read_head),
     Target("read_segment", SEGMENT, read_segment),
     Target("read_event", EVENT, read_event),
+    Target("read_log_object", LOG_OBJECT, read_log_object),
+    Target("read_payload", PAYLOAD, read_payload),
 )

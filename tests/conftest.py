@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from prometheus_client import Counter, Gauge, Histogram
 
 from penstock import metrics
@@ -31,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     os.environ.update(SHORT_LIVED_JVM)
+    # A busy machine is no reason to fail: an example has no deadline of its own, and may take its time to be drawn.
+    settings.register_profile(
+        "busy", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,15 +102,17 @@ def start() -> Iterator[Start]:
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mount small file systems in memory, with the given options; only root may."""
+def mount() -> Iterator[Callable[[str], Path]]:
+    """Mount small file systems in memory, with the given options; only root may.
+
+    Not below pytest's own folder: what a killed run leaves mounted would fail the next one, which clears that away.
+    """
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a file system takes root, and a `mount` command")
     points: list[Path] = []
 
     def mount(options: str) -> Path:
-        point = tmp_path / f"mounted-{len(points)}"
-        point.mkdir()
+        point = Path(tempfile.mkdtemp(prefix="penstock-mounted-"))
         tried = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point)], capture_output=True, text=True, check=False
         )
@@ -115,3 +124,4 @@ def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     yield mount
     for point in reversed(points):
         subprocess.run(["umount", str(point)], check=True)
+        point.rmdir()

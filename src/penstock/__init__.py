@@ -1,21 +1,55 @@
 """Penstock: durable event pipelines for Spark, without a broker."""
 
-from penstock.buffer import (
-    BatchDescriptor,
-    ConsumedBatch,
-    Consumer,
-    ConsumerConfig,
-    FetchHandle,
-    Metadata,
-    Producer,
-    ProducerConfig,
-    WriteHandle,
-    Written,
-    peek,
-)
-from penstock.queue import DurableEvent, DurableEventQueue, EventQueue
-from penstock.records import Record
-from penstock.storage import ObjectStore, open_store
+from typing import TYPE_CHECKING
+
+from penstock.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from penstock import buffer as buffer
+    from penstock import errors as errors
+    from penstock import metrics as metrics
+    from penstock import queue as queue
+    from penstock import records as records
+    from penstock import storage as storage
+    from penstock.buffer import (
+        BatchDescriptor,
+        ConsumedBatch,
+        Consumer,
+        ConsumerConfig,
+        FetchHandle,
+        Metadata,
+        Producer,
+        ProducerConfig,
+        WriteHandle,
+        Written,
+        peek,
+    )
+    from penstock.queue import DurableEvent, DurableEventQueue, EventQueue
+    from penstock.records import Record
+    from penstock.storage import ObjectStore, open_store
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "penstock.buffer": (
+                "BatchDescriptor",
+                "ConsumedBatch",
+                "Consumer",
+                "ConsumerConfig",
+                "FetchHandle",
+                "Metadata",
+                "Producer",
+                "ProducerConfig",
+                "WriteHandle",
+                "Written",
+                "peek",
+            ),
+            "penstock.queue": ("DurableEvent", "DurableEventQueue", "EventQueue"),
+            "penstock.records": ("Record",),
+            "penstock.storage": ("ObjectStore", "open_store"),
+        },
+        submodules=("buffer", "errors", "metrics", "queue", "records", "storage"),
+    )
 
 __version__ = "0.1.0"
 

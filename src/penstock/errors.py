@@ -37,7 +37,20 @@ from __future__ import annotations
 
 
 class PenstockError(Exception):
-    """The root of the tree: `except PenstockError` catches whatever Penstock raises."""
+    r"""The root of the tree: `except PenstockError` catches whatever Penstock raises.
+
+    Its text is one line. Text of others in it (names, locations, answers of a store) moves no cursor and begins no
+    line, wherever it is printed: what a terminal or a log would act on is escaped. `args` has it as it was.
+
+    >>> str(PenstockError("the group a\n\x1b[2J"))
+    'the group a\\n\\x1b[2J'
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if text.isprintable():
+            return text
+        return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class InvalidInput(PenstockError, ValueError):

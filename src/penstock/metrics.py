@@ -8,7 +8,10 @@ May import: nothing of Penstock.
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+import os
+from typing import Any
+
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
 _SECONDS = (0.0005, 0.002, 0.005, 0.02, 0.05, 0.2, 0.5, 2.0, 5.0, 20.0, 60.0)
 
@@ -209,3 +212,22 @@ ALL = (
     engine_dead_lettered,
     engine_bytes,
 )
+
+
+def _renew_locks(metric: Any) -> None:
+    """Open the locks of a metric, of its children by label, and of their values."""
+    for one in (metric, *getattr(metric, "_metrics", {}).values()):
+        for part in (one, *vars(one).values(), *getattr(one, "_buckets", ())):
+            lock = getattr(part, "_lock", None)
+            if lock is not None:
+                lock._at_fork_reinit()
+
+
+def _renew_all_locks() -> None:
+    # A thread of the parent that counted at the moment of the fork holds a lock that nothing in the child releases.
+    REGISTRY._lock._at_fork_reinit()  # type: ignore[attr-defined]
+    for metric in ALL:
+        _renew_locks(metric)
+
+
+os.register_at_fork(after_in_child=_renew_all_locks)

@@ -33,6 +33,10 @@ RECORD_SCHEMA = pa.schema(
 )
 """The columns a batch of records can have, in the order they come in. The last three are optional."""
 
+VALUES_SCHEMA = pa.schema([RECORD_SCHEMA.field("value")])
+"""The columns of a batch of plain payloads."""
+
+_VALUE_FIELD = RECORD_SCHEMA.field("value")
 _OFFSET = struct.Struct("=i")
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -94,8 +98,7 @@ def values_to_arrow(values: Sequence[bytes]) -> pa.RecordBatch:
     >>> values_to_arrow([b"a", b""]).num_rows
     2
     """
-    field = RECORD_SCHEMA.field("value")
-    return pa.RecordBatch.from_arrays([_column(field, values)], schema=pa.schema([field]))
+    return pa.RecordBatch.from_arrays([_column(_VALUE_FIELD, values)], schema=VALUES_SCHEMA)
 
 
 def records_from_arrow(batch: pa.RecordBatch) -> list[Record]:
@@ -141,13 +144,12 @@ def bytes_of(values: pa.Array[Any]) -> int:
     >>> bytes_of(values_to_arrow([b"a", b"", b"bc"]).column("value"))
     3
     """
-    offsets = values.buffers()[1]
+    offsets, first = values.buffers()[1], values.offset
     if not len(values) or offsets is None:
         return 0
-    start, end = (
-        _OFFSET.unpack_from(offsets, _OFFSET.size * at) for at in (values.offset, values.offset + len(values))
-    )
-    return int(end[0] - start[0])
+    (start,) = _OFFSET.unpack_from(offsets, _OFFSET.size * first)
+    (end,) = _OFFSET.unpack_from(offsets, _OFFSET.size * (first + len(values)))
+    return int(end - start)
 
 
 def size_of(batch: pa.RecordBatch) -> int:
@@ -198,7 +200,7 @@ def check_no_nulls(batch: pa.RecordBatch) -> None:
     """Raise `CorruptData` where a payload, or a part of a header, is null."""
     if batch.column("value").null_count:
         raise CorruptData("the column 'value' holds a null")
-    if "headers" not in batch.schema.names:
+    if batch.num_columns == 1 or "headers" not in batch.schema.names:
         return
     headers: Any = batch.column("headers")
     pairs = headers.flatten()

@@ -209,7 +209,7 @@ def test_an_object_from_a_host_whose_clock_is_a_little_ahead_counts_as_young(mem
 def test_a_prefix_of_another_manifest_is_refused(memory: ObjectStore) -> None:
     write(memory, b"a")
 
-    with pytest.raises(InvalidInput, match="belongs to the manifest"):
+    with pytest.raises(InvalidInput, match="belongs to the buffer"):
         BlockAppender(memory, ProducerConfig(manifest_path="other")).write(values_to_arrow([b"b"]))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock import Consumer
+from penstock import Consumer, Producer
 from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
 from penstock.buffer.appending import BlockName
-from penstock.errors import NotFound, OutcomeUnknown
+from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, queued, write
@@ -26,12 +26,27 @@ def test_the_same_objects_again_are_not_appended(store: ObjectStore, name: Block
     assert queued(store) == [b"a", b"b"]
 
 
-def test_a_block_with_a_number_below_the_last_one_is_another_block(memory: ObjectStore) -> None:
+def test_a_block_with_a_number_below_the_last_one_is_refused_while_that_one_is_queued(memory: ObjectStore) -> None:
     appender(memory).append(write(memory, b"a"), NAME)
+
+    with pytest.raises(InvalidInput, match=f"'query' comes with transaction 0, and {NAME.transaction} is its last one"):
+        appender(memory).append(write(memory, b"b"), BlockName("query", 0))
+
+    assert queued(memory) == [b"a"]
+
+
+@pytest.mark.parametrize("writer", ["query2", "quer", "other", 'que"ry', "query\\"])
+def test_the_numbers_of_other_writers_do_not_matter(memory: ObjectStore, writer: str) -> None:
+    appender(memory).append(write(memory, b"a"), BlockName(writer, 70))
 
     assert appender(memory).append(write(memory, b"b"), BlockName("query", 0))
 
-    assert queued(memory) == [b"a", b"b"]
+
+def test_a_users_own_payload_that_looks_like_a_later_block_is_no_later_block(memory: ObjectStore) -> None:
+    with Producer(memory) as producer:
+        producer.produce(b"a", metadata=b'is {"writer":"query","transaction":70} a name?')
+
+    assert appender(memory).append(write(memory, b"b"), BlockName("query", 0))
 
 
 def test_a_block_is_known_by_its_last_entry(memory: ObjectStore) -> None:

@@ -12,10 +12,12 @@ from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
 from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
 from penstock.buffer.groups import Writers
 from penstock.buffer.locations import location_time
+from penstock.buffer.upgrading import upgrade
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
+from tests import manifests
 from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
 from tests.buffer.native.world import small_bounds
 from tests.buffer.producer.hooked_store import HookedStore
@@ -65,14 +67,15 @@ def test_a_block_that_was_dequeued_and_collected_is_not_appended_again(fresh_nam
 
 @pytest.mark.parametrize("older", [0, 4, 6])
 @pytest.mark.parametrize("is_dequeued", [False, True])
-def test_a_block_before_the_last_one_of_its_writer_is_not_appended(
+def test_a_block_before_the_last_one_of_its_writer_is_refused_for_it_may_never_have_been_appended(
     memory: ObjectStore, older: int, is_dequeued: bool
 ) -> None:
     appender(memory).append(write(memory, b"a"), BlockName("query", 7))
     if is_dequeued:
         drain(memory)
 
-    assert not appender(memory).append(write(memory, b"old"), BlockName("query", older))
+    with pytest.raises(InvalidInput, match=rf"'query' comes with transaction {older}, and 7 is its last"):
+        appender(memory).append(write(memory, b"old"), BlockName("query", older))
 
     assert count(memory) == 1
 
@@ -103,8 +106,8 @@ def test_a_block_whose_reply_was_lost_and_that_is_dequeued_at_once_is_there_once
 ) -> None:
     written = write(memory, b"a", b"b")
     faulty = FaultyStore(memory, rates={}, third_party=lambda store, path: drain(memory))
-    faulty.inject(fault, operation="put_if_absent", path=MANIFEST)
-    faulty.inject(Fault.THIRD_PARTY_AFTER, operation="put_if_absent", path=MANIFEST)
+    faulty.inject(fault, operation="put_if_match", path=MANIFEST)
+    faulty.inject(Fault.THIRD_PARTY_AFTER, operation="put_if_match", path=MANIFEST)
 
     appender(faulty).append(written, name)
 
@@ -118,9 +121,9 @@ def test_an_appender_that_died_of_a_lost_reply_is_followed_by_one_that_appends_n
 ) -> None:
     written = write(memory, b"a", b"b")
     faulty = FaultyStore(memory, rates={})
-    faulty.inject(fault, operation="put_if_absent", path=MANIFEST)
+    faulty.inject(fault, operation="put_if_match", path=MANIFEST)
     dying = HookedStore(faulty)
-    dying.before("read manifest", _die, skip=2)  # after the write
+    dying.after("write manifest", lambda: dying.before("read manifest", _die))
     with pytest.raises(_Died):
         appender(dying).append(written, NAME)
     assert not faulty.planned
@@ -253,10 +256,12 @@ def test_an_object_of_any_age_is_named_as_it_is_while_it_is_above_the_floor(memo
     assert locations(memory)[1:] == [written[0].location]
 
 
-def test_of_what_was_written_before_there_was_a_manifest_the_age_counts(memory: ObjectStore) -> None:
-    """The manifest may have been version 1 in between, and a collector's list is from that time."""
+def test_of_what_was_written_before_an_upgrade_the_age_counts(memory: ObjectStore) -> None:
+    """A collector's list may be from the time when the manifest was version 1."""
     time = Time()
-    written = write(memory, b"a", time=time)
+    with manifests.new_buffers_are("opendata"):
+        written = write(memory, b"a", time=time)
+    upgrade(memory)
     time.passes(DEADLINE)
 
     assert appender(memory, time).append(written, NAME)

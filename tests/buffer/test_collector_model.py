@@ -1,8 +1,9 @@
 """The collector never deletes what is referenced or can still be enqueued, and in the end it deletes all the rest.
 
 Real producers, consumers and collectors in random interleavings, step by step: each of them is paused for hours at any
-of its steps, and their clocks are hours apart. The same model finds the loss with every rule that is almost right:
-`collector/test_wrong_rules.py` for version 1, `collector/test_wrong_floors.py` for version 2.
+of its steps, and their clocks are hours apart, or ten years ahead for single calls. The same model finds the loss with
+every rule that is almost right: `collector/test_wrong_rules.py` for version 1, `collector/test_wrong_floors.py` for
+version 2.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from collections import Counter
 import pytest
 
 from tests.buffer.collector.model import Run, runs
-from tests.buffer.collector.weather import CROOKED, NATIVE_STEPS, PAUSED, SLOW, SLOW_ON_A_FAST_STORE, STEPS, Weather
+from tests.buffer.collector.weather import (
+    CROOKED,
+    LEAPING,
+    NATIVE_STEPS,
+    PAUSED,
+    SLOW,
+    SLOW_ON_A_FAST_STORE,
+    STEPS,
+    Weather,
+)
 
 FEW = range(120)
 MANY = [
@@ -25,6 +35,7 @@ MORE = [161, 170, 236, 290, 583, *range(120, 3_000)]  # in which what is rare ha
 
 WEATHERS = {
     "crooked clocks": CROOKED,
+    "clocks that leap for one call": LEAPING,
     "long pauses": PAUSED,
     "short pauses": SLOW,
     "a fast store": SLOW_ON_A_FAST_STORE,
@@ -63,6 +74,14 @@ def test_the_runs_enqueue_and_give_up_and_dequeue_and_collect(few: list[Run]) ->
     counts = sum((run.counts for run in few), Counter[str]())
     for what in ("enqueued", "given up", "acked", "collected"):
         assert counts[what] >= len(few) / 4, counts
+
+
+def test_clocks_are_wrong_for_one_call_and_on_version_2_what_they_named_is_closed(
+    few: list[Run], manifest: str
+) -> None:
+    counts = sum((run.counts for run in few), Counter[str]())
+    assert counts["wrong for one call"] >= len(few) / 4, counts
+    assert (counts["closed"] >= len(few) / 20) == (manifest == "native"), counts
 
 
 def test_on_version_2_producers_write_again_what_was_below_the_floor_and_only_there(

@@ -347,5 +347,5 @@ def test_storage_options_reach_the_store(tmp_path: Path) -> None:
     status, _, complaint = consume(str(tmp_path), "-o", "sink=false")
     assert (status, complaint) == (
         1,
-        "penstock: unknown option 'sink': the options of this kind of store are: sync\n",
+        "penstock: unknown option 'sink': the options of this kind of store are: sync, mode\n",
     )

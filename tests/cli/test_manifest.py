@@ -38,13 +38,14 @@ def expected(location: str) -> dict[str, object]:
     metadata = [item(0, b"one"), item(1, b"two")]
     entry = {"sequence": 1, "location": location, "size": ANY, "records": 2, "metadata": metadata}
     reader = {"epoch": 1, "acked_through": 0, "owner": ANY, "taken_at": ANY}
-    writer = {"transaction": 1, "first_sequence": 1, "revision": 2, "at": 1_234_567, "is_named": False}
+    writer = {"transaction": 1, "first_sequence": 1, "revision": 3, "at": 1_234_567, "is_named": False}
     return {
         "version": 2,
+        "id": ANY,
         "epoch": 1,
         "next_sequence": 2,
         "entries": [entry],
-        "revision": 4,
+        "revision": 5,
         "groups": {"default": reader},
         "forgotten_through": 0,
         "floor": 0,
@@ -130,7 +131,8 @@ def test_version_1_is_dumped_as_it_is(tmp_path: Path, here: Here) -> None:
     item = {"start_index": 0, "ingestion_time_ms": 1_234_567, "payload_base64": base64.b64encode(b"one").decode()}
     entry = {"sequence": 0, "location": location, "size": None, "records": None, "metadata": [item]}
     found = json.loads(here("manifest", "dump", str(tmp_path)).out)
-    assert found == {"version": 1, "epoch": 0, "next_sequence": 1, "entries": [entry]}
+    own_id = str(Manifest.read(tmp_path).id)
+    assert found == {"version": 1, "id": own_id, "epoch": 0, "next_sequence": 1, "entries": [entry]}
 
 
 def fill_segments(buffer: Path) -> None:

@@ -80,6 +80,26 @@ def test_every_event_has_the_key(tmp_path: Path) -> None:
     assert peek(tmp_path) == [Record(b"a", key="kéy".encode()), Record(b"b", key="kéy".encode())]
 
 
+@pytest.mark.parametrize(
+    ("version", "asked", "ending"),
+    [("native", [], b"PSTB"), ("opendata", [], b"\x01\x00"), ("opendata", ["--batch-format", "arrow"], b"PSTB")],
+)
+def test_data_objects_have_the_format_of_the_manifest_or_the_one_that_was_asked_for(
+    tmp_path: Path, version: str, asked: list[str], ending: bytes
+) -> None:
+    Consumer(tmp_path, ConsumerConfig(gc=False, manifest_format=version)).close()
+    assert produce(b"one\n", str(tmp_path), *asked)[0] == 0
+    (found,) = tmp_path.rglob("*.batch")
+    assert found.read_bytes().endswith(ending)
+
+
+def test_a_key_on_a_manifest_of_version_1_is_refused_in_one_line(tmp_path: Path) -> None:
+    Consumer(tmp_path, ConsumerConfig(gc=False, manifest_format="opendata")).close()
+    status, _, said = produce(b"one\n", str(tmp_path), "--key", "k")
+    assert status == 1
+    assert "keeps values only, and a record has key; it is the default on a manifest of version 1" in said
+
+
 def test_compression_makes_data_objects_smaller(tmp_path: Path) -> None:
     for compression in ("none", "zstd"):
         assert produce(b"x" * 100_000, str(tmp_path / compression), "--compression", compression)[0] == 0

@@ -47,3 +47,57 @@ def test_a_queue_that_is_open_is_said_to_be(tmp_path: Path) -> None:
         done = run("queue", "dump", str(tmp_path))
     assert done.returncode == 1
     assert "is open in another process" in done.stderr
+
+
+def lose_the_log(path: Path) -> None:
+    """Push five events, and lose the log with the last three."""
+    with DurableEventQueue(path) as queue:
+        queue.push_many([b"first", b"second"])
+        queue._database._open().events.flush()
+        queue.push_many([b"lost"] * 3)
+        left = {file.name: file.read_bytes() for file in path.iterdir()}
+    for file in path.iterdir():
+        if file.is_file():
+            file.unlink()
+    for name, data in left.items():
+        (path / name).write_bytes(data)
+    max(path.glob("*.log")).write_bytes(b"")
+
+
+def test_a_damaged_queue_is_not_dumped_and_its_error_says_how_to_repair_it(tmp_path: Path) -> None:
+    lose_the_log(tmp_path)
+    done = run("queue", "dump", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "3 events are missing: ids up to 4 were given" in done.stderr
+    assert f"`penstock queue repair {tmp_path}`" in done.stderr
+
+
+def test_a_damaged_queue_is_repaired_and_what_is_lost_is_named(tmp_path: Path) -> None:
+    lose_the_log(tmp_path)
+    done = run("queue", "repair", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "2 events kept (ids 0 to 1), 3 lost (of the ids 2 to 4)" in done.stdout
+    assert f"The damaged files are in {tmp_path / 'damaged-1'}" in done.stdout
+    assert "Nothing was changed" not in done.stdout
+    again = run("queue", "repair", str(tmp_path))
+    assert (again.returncode, "is whole: 2 events, and nothing was changed" in again.stdout) == (0, True)
+    found = json.loads(run("queue", "dump", str(tmp_path)).stdout)
+    assert [base64.b64decode(event["base64"]) for event in found["events"]] == [b"first", b"second"]
+
+
+def test_where_there_is_no_queue_none_is_repaired(tmp_path: Path) -> None:
+    done = run("queue", "repair", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"there is no durable queue in {tmp_path}" in done.stderr
+
+
+def test_control_characters_of_a_path_never_reach_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "out\x1b[31m\nbox"
+    for words in (("dump",), ("repair",)):
+        done = run("queue", *words, str(path))
+        assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (1, 1, False)
+    lose_the_log(path)
+    done = run("queue", "dump", str(path))
+    assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (1, 1, False)
+    done = run("queue", "repair", str(path))
+    assert (done.returncode, done.stdout.count("\n"), "\x1b" in done.stdout) == (0, 2, False)

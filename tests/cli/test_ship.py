@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Consumer, DurableEventQueue
+from penstock import Consumer, ConsumerConfig, DurableEventQueue
 from tests.cli.command import run
 from tests.processes import PATIENCE
 
@@ -32,6 +32,21 @@ def test_a_queue_is_shipped_until_nothing_is_left(tmp_path: Path) -> None:
     assert shipped(tmp_path / "buffer") == [b"one", b"two", b"three"]
     again = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
     assert (again.returncode, again.stdout) == (0, "shipped 0 events, 0 bytes\n")
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "ending"),
+    [("native", [], b"PSTB"), ("opendata", [], b"\x01\x00"), ("native", ["--batch-format", "opendata"], b"\x01\x00")],
+)
+def test_data_objects_have_the_format_of_the_manifest_or_the_one_that_was_asked_for(
+    tmp_path: Path, version: str, asked: list[str], ending: bytes
+) -> None:
+    fill(tmp_path / "queue", [b"one"])
+    Consumer(tmp_path / "buffer", ConsumerConfig(gc=False, manifest_format=version)).close()
+    done = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle", *asked)
+    assert done.returncode == 0
+    (found,) = (tmp_path / "buffer").rglob("*.batch")
+    assert found.read_bytes().endswith(ending)
 
 
 def test_a_folder_of_queues_is_shipped(tmp_path: Path) -> None:

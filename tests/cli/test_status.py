@@ -53,6 +53,7 @@ def test_a_table_shows_what_waits(tmp_path: Path) -> None:
     one, *_ = sizes(tmp_path).values()
     assert found == {
         "buffer": f"file://{tmp_path}",
+        "id": str(Manifest.read(tmp_path).id),
         "manifest version": "2",
         "epoch": "2",
         "next sequence": "3",
@@ -73,6 +74,7 @@ def test_of_version_1_a_table_shows_what_is_known(tmp_path: Path, here: Here) ->
     one, *_ = sizes(tmp_path).values()
     assert found == {
         "buffer": f"file://{tmp_path}",
+        "id": str(Manifest.read(tmp_path).id),
         "manifest version": "1",
         "epoch": "1",
         "next sequence": "3",
@@ -96,6 +98,7 @@ def test_scripts_get_json(tmp_path: Path, here: Here, manifest_format: str, vers
     one, *_ = sizes(tmp_path).values()
     assert found == {
         "where": f"file://{tmp_path}",
+        "id": str(Manifest.read(tmp_path).id),
         "version": version,
         "epoch": 1,
         "next_sequence": 3,

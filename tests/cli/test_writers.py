@@ -57,7 +57,7 @@ def test_scripts_get_the_writers_as_json(tmp_path: Path, here: Here) -> None:
     assert (shown.status, shown.err) == (0, "")
     found = json.loads(shown.out)
     assert found[QUERY].pop("at") > 0
-    assert found == {QUERY: {"transaction": 8, "first_sequence": 1, "revision": 2, "is_named": True}}
+    assert found == {QUERY: {"transaction": 8, "first_sequence": 1, "revision": 3, "is_named": True}}
 
 
 def test_what_a_dropped_writer_sends_again_is_appended_again(tmp_path: Path, here: Here) -> None:

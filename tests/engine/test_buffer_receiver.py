@@ -696,18 +696,27 @@ def test_a_fence_that_a_receive_meets_is_its_failure(memory: ObjectStore, receiv
     assert isinstance(caught.value.__cause__, Fenced)
 
 
+def fencing(store: ObjectStore) -> Callable[[WorkBatch], None]:
+    """A sink that makes a newer consumer of the same group."""
+
+    def sink(_: WorkBatch) -> None:
+        Consumer(store, NO_GC)
+
+    return sink
+
+
 def test_a_fence_that_a_commit_meets_is_its_failure(memory: ObjectStore, receive: Open) -> None:
     fill(memory, [b"a"])
     receiver = receive(memory)
     with pytest.raises(CommitFailed) as caught:
-        BatchEngine().run(receiver, through, lambda batch: Consumer(memory, NO_GC), until_idle=True)
+        BatchEngine().run(receiver, through, fencing(memory), until_idle=True)
     assert isinstance(caught.value.__cause__, Fenced)
 
 
 def test_after_a_fence_nothing_is_committed(memory: ObjectStore, receive: Open) -> None:
     fill(memory, [b"a"])
     with pytest.raises(CommitFailed):
-        BatchEngine().run(receive(memory), through, lambda batch: Consumer(memory, NO_GC), until_idle=True)
+        BatchEngine().run(receive(memory), through, fencing(memory), until_idle=True)
     assert kept(memory) == [0]
 
 

@@ -66,7 +66,7 @@ def test_what_is_no_partition_is_refused(log: MetadataLog) -> None:
 
 
 def test_what_is_no_number_of_partitions_is_refused(backend: Backend) -> None:
-    for count in (0, -1, 1.0, "1", True):
+    for count in (0, -1, 1.0, "1", True, 10_001, 2**31):
         with pytest.raises(InvalidInput, match="partition_count"):
             backend.open(count)  # type: ignore[arg-type]
 

@@ -115,6 +115,15 @@ def test_a_topic_that_is_there_says_its_count(open_log: Open, caplog: pytest.Log
     assert "delete records" not in caplog.text
 
 
+def test_a_topic_with_more_partitions_than_a_log_may_have_is_refused(
+    open_log: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_log(create=True, partition_count=3)
+    monkeypatch.setattr("penstock.metalog.kafka_topic.MAX_PARTITIONS", 2)
+    with pytest.raises(InvalidInput, match="has 3 partitions, and a metadata log has at most 2"):
+        open_log()
+
+
 def test_those_who_create_at_once_all_have_it(open_log: Open) -> None:
     opening = [Background(lambda: open_log(create=True, partition_count=2)) for _ in range(4)]
     assert [one.result().partition_count for one in opening] == [2] * 4

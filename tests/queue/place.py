@@ -10,6 +10,8 @@ from typing import Any
 import rocksdict
 
 from penstock import DurableEventQueue
+from penstock.queue.database import Database
+from penstock.queue.totals import Totals
 from tests.waiting import Bell
 
 KIB = 1 << 10
@@ -18,6 +20,13 @@ LAST = (1 << 64) - 1
 
 def key(identifier: int) -> bytes:
     return identifier.to_bytes(8, "big")
+
+
+def begin_at(path: Path, next_id: int) -> None:
+    """Make a queue that gives this id next, as if it had given all before it."""
+    database = Database(str(path))
+    database.settle(Totals(next_id))
+    database.close()
 
 
 class Place:
@@ -48,6 +57,11 @@ class Place:
         """Write into the database of a queue that is closed."""
         with self.raw(family) as family_of_it:
             family_of_it[key] = value
+
+    def flush(self) -> None:
+        """Let RocksDB write what is in its log to a table, in a queue that is closed."""
+        with self.raw() as database:
+            database.flush()
 
     def keys(self, family: str = "default") -> list[bytes]:
         """The keys in the database of a queue that is closed."""

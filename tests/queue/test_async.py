@@ -12,7 +12,7 @@ from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import Closed, IdOverflow, InvalidInput, OutcomeUnknown, UnknownEvent
 from tests.processes import PATIENCE
 from tests.queue.codecs import StrictCodec
-from tests.queue.place import LAST, Place, bell_of_waiting, key
+from tests.queue.place import LAST, Place, begin_at, bell_of_waiting
 from tests.queue.writes import Writes
 from tests.waiting import Background, Bell, Gate
 
@@ -219,8 +219,8 @@ def test_an_event_that_cannot_be_encoded_is_refused(place: Place) -> None:
 
 
 def test_an_awaited_push_at_the_last_id_overflows(place: Place) -> None:
-    place.open().close()
-    place.plant(key(LAST - 1), b"x")
+    begin_at(place.path, LAST - 1)
+    place.holding(b"x")
     with place.open() as queue, pytest.raises(IdOverflow):
         asyncio.run(queue.push_async(b"y"))
     assert place.ids() == [LAST - 1]

@@ -14,7 +14,7 @@ import pytest
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import CorruptData, CorruptEvent, StorageError
 from tests.queue.codecs import RefusingCodec
-from tests.queue.place import LAST, Place, bell_of_waiting, key
+from tests.queue.place import LAST, Place, begin_at, bell_of_waiting, key
 from tests.queue.samples import sample
 from tests.waiting import Background
 
@@ -174,12 +174,13 @@ def test_nothing_but_a_bad_key_is_an_empty_queue_that_raises(place: Place) -> No
 
 
 def test_a_bad_key_beside_the_very_last_id_hides_nothing(place: Place) -> None:
-    place.holding(b"a")
-    place.plant(key(LAST), b"last")
+    begin_at(place.path, LAST - 1)
+    place.holding(b"last")
+    place.plant(key(LAST - 1) + b"\0", b"")
     place.plant(key(LAST) + b"\0", b"")
     queue = place.open()
-    assert ids(queue.iterate(skip_corrupt=True)) == [0, LAST]
-    assert take_all(queue) == [0, LAST]
+    assert ids(queue.iterate(skip_corrupt=True)) == [LAST - 1]
+    assert take_all(queue) == [LAST - 1]
 
 
 # Values
@@ -365,32 +366,30 @@ def test_what_was_gone_past_is_logged(place: Place, caplog: pytest.LogCaptureFix
 # Beside the events
 
 
-def test_a_next_id_that_cannot_be_read_is_told_of(place: Place) -> None:
-    place.holding(b"a").plant(b"next_id", b"short", "next_id")
-    with pytest.raises(CorruptData, match="no readable next id"):
+def test_totals_that_cannot_be_read_are_damage(place: Place) -> None:
+    place.holding(b"a").plant(b"totals", b"short", "totals")
+    with pytest.raises(CorruptData, match="totals cannot be read"):
         place.open()
 
 
 def test_a_queue_that_could_not_be_opened_leaves_its_files_to_others(place: Place) -> None:
-    place.holding(b"a").plant(b"next_id", b"short", "next_id")
+    with place.holding(b"a").raw("totals") as totals:
+        right = totals[b"totals"] or b""
+        totals[b"totals"] = b"short"
     with pytest.raises(CorruptData):
         place.open()
-    place.plant(b"next_id", key(1), "next_id")
+    place.plant(b"totals", right, "totals")
     assert place.open().pop() == DurableEvent(0, b"a")
 
 
-def test_a_next_id_that_is_below_an_event_is_not_believed(place: Place) -> None:
-    place.holding(b"a", b"b").plant(b"next_id", key(0), "next_id")
-    assert place.open().push(b"c").id == 2
-
-
-def test_an_id_is_not_used_again_though_its_event_was_deleted_behind_the_back_of_the_queue(place: Place) -> None:
+def test_an_event_that_was_deleted_behind_the_back_of_the_queue_is_missed(place: Place) -> None:
     with place.open(clock=lambda: 1.0) as queue:
         queue.push(b"a")
         queue.push(b"b")
     with place.raw() as database:
         del database[key(1)]
-    assert place.open().push(b"c").id == 2
+    with pytest.raises(CorruptData, match="at least 1 event is missing"):
+        place.open()
 
 
 def test_marks_of_time_that_cannot_be_read_are_no_matter(place: Place) -> None:
@@ -424,17 +423,13 @@ def largest_table(place: Place) -> Path:
 @pytest.fixture
 def damaged(place: Place) -> Place:
     """A queue of a hundred events in one table of RocksDB, the middle of which is not readable."""
-    place.open().close()
-    with place.raw() as database:
-        for number in range(100):
-            database[key(number)] = random.Random(number).randbytes(1000)
-        database.flush()
+    place.holding(*(random.Random(number).randbytes(1000) for number in range(100))).flush()
     damage(largest_table(place))
     return place
 
 
 def test_a_damaged_table_never_looks_like_the_end_of_the_queue(damaged: Place) -> None:
-    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {damaged.path} c")):
+    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {damaged.path} is damaged")):
         take_all(damaged.open())
 
 
@@ -450,11 +445,7 @@ READS: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
 def large(tmp_path: Path) -> Iterator[Place]:
     """A lazy queue in a table of RocksDB that is more than RocksDB and the queue keep in memory."""
     place = Place(tmp_path / "queue", lazy=True)
-    place.open().close()
-    with place.raw() as database:
-        for number in range(3000):
-            database[key(number)] = random.Random(number).randbytes(5000)
-        database.flush()
+    place.holding(*(random.Random(number).randbytes(5000) for number in range(3000))).flush()
     yield place
     place.close()
 
@@ -463,14 +454,18 @@ def large(tmp_path: Path) -> Iterator[Place]:
 def test_a_table_that_is_damaged_while_a_lazy_queue_is_open_is_told_of(large: Place, read: str) -> None:
     queue = large.open()
     damage(largest_table(large))
-    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {large.path} could not be read")):
+    with pytest.raises(
+        (CorruptData, StorageError), match=re.escape(f"the queue in {large.path} is damaged: it could not be read")
+    ):
         READS[read](queue)
 
 
 def test_a_table_that_is_damaged_behind_what_is_read_ahead_is_told_of_on_opening(large: Place) -> None:
     """Or the queue would take the damage for the end, and use ids again."""
     damage(largest_table(large))
-    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {large.path} could not be read")):
+    with pytest.raises(
+        (CorruptData, StorageError), match=re.escape(f"the queue in {large.path} is damaged: it could not be read")
+    ):
         large.open()
 
 
@@ -485,14 +480,11 @@ def damage_if_it_holds(table: Path, text: bytes) -> None:
     table.write_bytes(data)
 
 
-def test_a_damaged_table_of_the_next_id_is_told_of(place: Place) -> None:
-    place.holding(b"a")
-    with place.raw("next_id") as family:
-        family[b"next_id"] = key(7)
-        family.flush()
+def test_a_damaged_table_of_the_totals_is_told_of(place: Place) -> None:
+    place.holding(b"a").flush()
     for table in tables(place):
-        damage_if_it_holds(table, b"next_id")
-    with pytest.raises((CorruptData, StorageError), match=re.escape(f"the queue in {place.path} could not be read")):
+        damage_if_it_holds(table, b"totals")
+    with pytest.raises(CorruptData, match=re.escape(f"the queue in {place.path} is damaged: it could not be read")):
         place.open()
 
 

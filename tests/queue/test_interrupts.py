@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -92,6 +94,26 @@ def test_a_queue_goes_on_wherever_it_was_interrupted(place: Place, name: str) ->
         taken = {event.id for event in iter(queue.pop, None)}
         assert taken | set(queue._ledger.in_flight) == set(there)
         Background(queue.close).result()
+        if not interrupts.came:
+            assert number > 0
+            return
+
+
+def test_an_interrupt_while_another_queue_is_collected_as_garbage_hits_no_call_of_it(tmp_path: Path) -> None:
+    """What is raised in a finalizer is lost, and so would be the interrupt."""
+    for number in itertools.count():
+        dropped: Any = DurableEventQueue(tmp_path / f"dropped{number}")
+        dropped.close()
+        dropped.itself = dropped  # only the collector frees it
+        queue = DurableEventQueue(tmp_path / f"queue{number}")
+        gc.disable()
+        try:
+            del dropped
+            interrupts = Interrupts(number)
+            interrupts.during(lambda queue=queue: (gc.collect(), queue.poll(0.001)))  # type: ignore[misc]
+        finally:
+            gc.enable()
+        queue.close()
         if not interrupts.came:
             assert number > 0
             return

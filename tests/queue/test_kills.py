@@ -17,6 +17,8 @@ import pytest
 
 from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.queue.ledger import Ledger
+from penstock.queue.mark import MarkFile
+from penstock.queue.totals import Totals
 from tests.processes import Child, Parent, Start
 
 # --- at each step
@@ -52,6 +54,8 @@ STEPS: dict[str, Callable[[DurableEventQueue[bytes]], None]] = {
     "before the log is written": lambda queue: _replace_handle(queue, ("put", "write"), after=False),
     "between the log and its sync": lambda queue: _replace_handle(queue, ("put", "write"), after=True),
     "after the sync": lambda queue: _replace_handle(queue, ("flush_wal",), after=True),
+    "before the mark is written": lambda _: setattr(MarkFile, "write", die),
+    "after the mark is written": lambda _: _die_after_mark(),
     "before memory moves on": lambda _: _die_in_ledger(),
 }
 
@@ -61,6 +65,16 @@ def _replace_handle(queue: DurableEventQueue[bytes], names: Iterable[str], *, af
     assert handles is not None
     dying: Any = Dying(handles.events, names, after=after)
     queue._database._handles = replace(handles, events=dying)
+
+
+def _die_after_mark() -> None:
+    write = MarkFile.write
+
+    def write_and_die(mark: MarkFile, totals: Totals, oldest: int = 0) -> None:
+        write(mark, totals, oldest)
+        die()
+
+    setattr(MarkFile, "write", write_and_die)  # noqa: B010  it is not meant to be assigned to
 
 
 def _die_in_ledger() -> None:
@@ -155,7 +169,9 @@ def test_a_kill_before_the_log_is_synced_leaves_all_of_a_call_or_nothing(
     assert killed.ids(lazy=False) == found
 
 
-@pytest.mark.parametrize("step", ["after the sync", "before memory moves on"])
+@pytest.mark.parametrize(
+    "step", ["after the sync", "before the mark is written", "after the mark is written", "before memory moves on"]
+)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_kill_after_the_sync_leaves_all_of_a_call(
     call: str, step: str, kill_in: Callable[[str, str], Killed]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -11,7 +12,7 @@ import pytest
 
 from penstock import EventQueue
 from penstock.errors import BackpressureTimeout, InvalidInput
-from tests.processes import PATIENCE
+from tests.processes import PATIENCE, in_forked_child
 from tests.queue.place import WaitingClock, bell_of_waiting
 from tests.waiting import Background
 
@@ -297,3 +298,29 @@ def test_many_threads_hand_over_each_event_once_and_each_ones_in_order(maxsize: 
         for events in taken
         for who in range(4)
     )
+
+
+# Forked children
+
+
+USES: dict[str, Callable[[EventQueue[object]], object]] = {
+    "push": lambda queue: queue.push(b"x"),
+    "push_front": lambda queue: queue.push_front(b"x"),
+    "pop": lambda queue: queue.pop(),
+    "poll": lambda queue: queue.poll(),
+    "poll for ever": lambda queue: queue.poll(None),
+    "len": len,
+}
+
+
+@pytest.mark.parametrize("is_locked", [False, True], ids=["idle", "while a thread has its lock"])
+def test_a_forked_child_cannot_use_the_queue_and_its_parent_can(is_locked: bool) -> None:
+    queue = holding("a", "b")
+    if is_locked:  # by a thread that a child does not have
+        queue._lock.acquire()
+    raised = {name: in_forked_child(partial(use, queue)) for name, use in USES.items()}
+    if is_locked:
+        queue._lock.release()
+    assert {name: why for name, why in raised.items() if not why.startswith("InvalidInput: EventQueue(2 events)")} == {}
+    assert all("this forked child" in why for why in raised.values())
+    assert (queue.pop(), len(queue)) == ("a", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -134,6 +135,7 @@ USES: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
     "pop": lambda queue: queue.pop(),
     "poll": lambda queue: queue.poll(),
     "poll for ever": lambda queue: queue.poll(None),
+    "poll_bytes": lambda queue: queue.poll_bytes(10),
     "ack": lambda queue: queue.ack(0),
     "ack_many": lambda queue: queue.ack_many([0, 1]),
     "nack": lambda queue: queue.nack(0),
@@ -276,3 +278,41 @@ def test_a_process_that_ends_without_close_ends_well_and_loses_nothing(place: Pl
     assert run(place, ENDINGS[ending]) == (0, "")
     queue: DurableEventQueue[Any] = place.open()
     assert [taken.event for taken in iter(queue.pop, None)] == [b"a", b"b", b"c"]
+
+
+def open_another_in_a_forked_child(parent: Parent, path: Path) -> str:
+    """Open a queue, close it, and open another one in a forked child: RocksDB's threads are not there."""
+    DurableEventQueue(path / "one").close()
+    return in_forked_child(lambda: DurableEventQueue(path / "other"))
+
+
+def test_a_child_that_was_forked_after_a_queue_was_opened_is_told_that_it_can_open_none(
+    start: Start, tmp_path: Path
+) -> None:
+    raised = start(open_another_in_a_forked_child, tmp_path).answer()
+    assert raised.startswith("StorageError: ")
+    assert "cannot be opened in this forked child" in raised
+
+
+def fork_and_die(parent: Parent, path: Path) -> None:
+    """Open a queue, fork a child that lives on, and wait to be killed."""
+    queue = DurableEventQueue(path)
+    queue.push(b"x")
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(theirs, b"x")  # what a fork does in a child is done
+        signal.pause()
+    os.read(ours, 1)
+    parent.tell(pid)
+    parent.wait()
+
+
+def test_a_forked_child_that_outlives_its_parent_does_not_keep_the_queue_locked(place: Place, start: Start) -> None:
+    child = start(fork_and_die, place.path)
+    grandchild = child.hear()
+    child.kill()
+    try:
+        assert len(place.open()) == 1
+    finally:
+        os.kill(grandchild, signal.SIGKILL)

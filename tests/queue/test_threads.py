@@ -12,13 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from rocksdict import Options
+from rocksdict import DBRecoveryMode, Options
 
 from penstock.errors import IdOverflow, OutcomeUnknown
-from penstock.queue import DurableEvent, DurableEventQueue, database, group_commit
-from penstock.queue.database import Changes, Database
+from penstock.queue import DurableEvent, DurableEventQueue, group_commit, rocks
 from tests.queue.calls import PATIENCE, Call, Line, Writes, drained, ids, pushes, together, wait_in_line
-from tests.queue.place import bell_of_waiting
+from tests.queue.place import begin_at, bell_of_waiting
 
 THREADS = 32
 LAST = (1 << 64) - 1
@@ -241,7 +240,9 @@ def test_a_call_of_a_group_returns_the_id_of_its_own_event(queue: DurableEventQu
 
 
 def test_a_push_that_finds_no_ids_left_fails_alone_in_its_group(tmp_path: Path, lazy: bool, writes: Writes) -> None:
-    write_directly(tmp_path / "queue", {LAST - 4: b"there"})
+    begin_at(tmp_path / "queue", LAST - 4)
+    with DurableEventQueue(tmp_path / "queue") as queue:
+        queue.push(b"there")
     with DurableEventQueue(tmp_path / "queue", lazy=lazy) as queue:
         first = writes.hold(0)
         leader = Call(queue.push, b"first")
@@ -257,16 +258,6 @@ def test_a_push_that_finds_no_ids_left_fails_alone_in_its_group(tmp_path: Path, 
         assert isinstance(too_many.error(), IdOverflow)
         assert (last.answer().id, ack.error()) == (LAST - 2, None)
         assert ids(queue) == [LAST - 3, LAST - 2]
-
-
-def write_directly(path: Path, events: dict[int, bytes]) -> None:
-    """Put events into a queue under ids of one's own choice."""
-    beneath = Database(str(path))
-    for identifier, event in events.items():
-        changes = Changes(identifier + 1)
-        changes.events = [event]
-        beneath.write(changes)
-    beneath.close()
 
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["before it is made", "after it was made"])
@@ -384,15 +375,15 @@ class Syncs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._options: list[Options] = []
-        really = database._options
+        really = rocks.options
 
-        def options(memtable: int) -> Options:
-            made = really(memtable)
+        def options(path: str, mode: DBRecoveryMode, *, create: bool = False) -> Options:
+            made = really(path, mode, create=create)
             made.enable_statistics()
             self._options.append(made)
             return made
 
-        monkeypatch.setattr(database, "_options", options)
+        monkeypatch.setattr(rocks, "options", options)
 
     def count(self) -> int:
         """So many until now."""

@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock import BatchDescriptor, Record, open_store
+from penstock import BatchDescriptor, ProducerConfig, Record, open_store
 from penstock.buffer import Manifest
 from penstock.buffer.appending import BlockAppender
 from penstock.records import records_to_arrow
@@ -24,6 +26,7 @@ Entry = bytes | Record
 ALL = ReadAllAvailable()
 
 _numbers = itertools.count()
+_backlogs: WeakKeyDictionary[BufferStreamReader, Backlog] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Backlog:
 
     def put(self, *batches: Sequence[Entry]) -> None:
         """Append batches, each with an object of its own."""
-        appender = BlockAppender(self.store)
+        appender = BlockAppender(self.store, ProducerConfig(format="arrow"))
         appender.append([appender.write(records_to_arrow(list(batch))) for batch in batches])
 
     def put_numbers(self, start: int, stop: int) -> None:
@@ -74,6 +77,7 @@ class Backlog:
         """What Spark makes for a stream read."""
         reader = self.source(**options).streamReader(schema)
         assert isinstance(reader, BufferStreamReader)
+        _backlogs[reader] = self
         return reader
 
     def frame(self, session: Any, schema: str | None = None, **options: object) -> Any:
@@ -101,8 +105,13 @@ def backlog_rows(reader: BufferReader) -> list[dict[str, Any]]:
 
 def block_rows(reader: BufferStreamReader, start: int, end: int) -> list[dict[str, Any]]:
     """What a block gives, task by task."""
-    tasks = reader.partitions(at(start), at(end))
+    tasks = parts(reader, start, end)
     return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def parts(reader: BufferStreamReader, start: int, end: int) -> Sequence[InputPartition]:
+    """The partitions of a block."""
+    return reader.partitions(at(reader, start), at(reader, end))
 
 
 def numbers(rows: Iterable[Any]) -> list[int]:
@@ -110,14 +119,17 @@ def numbers(rows: Iterable[Any]) -> list[int]:
     return [int(row["value"]) for row in rows]
 
 
-def at(sequence: int) -> dict[str, Any]:
-    """An offset."""
-    return {"sequence": sequence}
+def at(reader: BufferStreamReader, sequence: int) -> dict[str, Any]:
+    """An offset, as the reader of this buffer gives one."""
+    backlog = _backlogs.get(reader)
+    found = None if backlog is None else Manifest.read(backlog.store).id
+    # Without asking the reader where that is possible: what it is asked first takes the epoch.
+    return {"buffer": reader.initialOffset()["buffer"] if found is None else str(found), "sequence": sequence}
 
 
 def plan(reader: BufferStreamReader, start: int, limit: ReadLimit = ALL) -> int:
     """Ask for the next block, as Spark does when what lies before it is in its commit log."""
-    return int(reader.latestOffset(at(start), limit)["sequence"])
+    return int(reader.latestOffset(at(reader, start), limit)["sequence"])
 
 
 def blocks_of(reader: BufferStreamReader, limit: ReadLimit = ALL) -> list[range]:

@@ -9,7 +9,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from penstock.errors import CorruptData, NotFound
 from penstock.spark.schemas import SET_ASIDE, UNPARSED
-from tests.spark.backlogs import Backlog, at, block_rows, numbers, plan
+from tests.spark.backlogs import Backlog, block_rows, numbers, parts, plan
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,6 @@ def test_a_batch_that_may_be_set_aside_is_not_cut_into_row_ranges_and_is_set_asi
     backlog.store.put(entry.location, data[:-200] + bytes(200))
     schema = StructType([*UNPARSED, *SET_ASIDE])
     reader = backlog.stream_reader(schema, onCorruptBatch="dlq", targetPartitionBytes=1000)
-    assert len(reader.partitions(at(0), at(1))) == 1
+    assert len(parts(reader, 0, 1)) == 1
 
     assert len(block_rows(reader, 0, 1)) == 1

@@ -19,7 +19,7 @@ from penstock.spark.pipeline_run import PipelineRun
 from penstock.spark.schemas import SET_ASIDE, UNPARSED
 from penstock.spark.tables import BlockId, open_table
 from penstock.storage import open_store
-from tests.spark.backlogs import Backlog, at
+from tests.spark.backlogs import Backlog, parts
 from tests.spark.pipelines import Places
 
 SCHEMA = "id bigint"
@@ -35,9 +35,9 @@ def test_a_batch_that_may_be_set_aside_is_never_cut_so_that_a_part_of_it_cannot_
     backlog.put([bytes(2000) for _ in range(1000)])
     aside = StructType([*UNPARSED, *SET_ASIDE])
     reader = backlog.stream_reader(aside, onCorruptBatch="dlq", targetPartitionBytes="300k")
-    runs = [run for run in reader.partitions(at(0), at(1)) if isinstance(run, BatchRun)]
+    runs = [run for run in parts(reader, 0, 1) if isinstance(run, BatchRun)]
     assert [piece.of for run in runs for piece in run.pieces] == [1]
-    whole = backlog.stream_reader(targetPartitionBytes="300k").partitions(at(0), at(1))
+    whole = parts(backlog.stream_reader(targetPartitionBytes="300k"), 0, 1)
     assert len(whole) > 1
 
 

@@ -116,7 +116,7 @@ def test_files_of_a_commit_that_may_have_happened_stay(store: ObjectStore) -> No
 
 def test_a_commit_that_was_refused_did_not_happen(url: str, options: dict[str, str]) -> None:
     class Refusing(FaultyStore):
-        def put_if_absent(self, path: str, data: Any) -> str:
+        def put_if_absent(self, path: str, data: Any, **_: Any) -> str:
             raise StorageError("not with this key")
 
     store = open_store(url, **options)

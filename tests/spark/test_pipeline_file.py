@@ -475,6 +475,17 @@ def test_what_is_no_toml_is_said_with_tomllibs_line(folder: Path, text: str, sai
     assert mistake(folder, text) == said
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 50_000, "a = " + "{a=" * 50_000, "a = " + "[" * 2_000 + "]" * 2_000])
+def test_what_is_nested_too_deep_is_said(folder: Path, text: str) -> None:
+    (folder / "pipeline.toml").write_text(text)
+    with pytest.raises(InvalidInput, match=r"pipeline\.toml: .* nested too deep$"):
+        load_pipeline(folder / "pipeline.toml")
+
+
+def test_a_number_beyond_all_measure_is_said(folder: Path) -> None:
+    assert mistake(folder, "trigger = " + "9" * 10_000).startswith("line 1: this is no TOML: Exceeds the limit")
+
+
 def test_what_is_not_utf8_is_said_with_its_line(folder: Path) -> None:
     (folder / "pipeline.toml").write_bytes(b"source = 'a'\ncheckpoint = '\xff'")
     with pytest.raises(InvalidInput, match=r"pipeline\.toml, line 2: this is no TOML: it is not UTF-8$"):

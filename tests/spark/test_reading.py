@@ -31,7 +31,8 @@ FIRST = datetime(2026, 3, 1, 0, 0, 0, 1000, UTC)
 def merge(backlog: Backlog, *calls: tuple[list[Record], bytes]) -> None:
     """Produce one batch of several calls, the first at `FIRST`, and each a second after the one before."""
     now = [FIRST.timestamp()]
-    with Producer(backlog.store, ProducerConfig(flush_interval=NEVER), clock=lambda: now[0]) as producer:
+    config = ProducerConfig(flush_interval=NEVER, format="arrow")
+    with Producer(backlog.store, config, clock=lambda: now[0]) as producer:
         for records, metadata in calls:
             producer.produce(records, metadata)
             now[0] += 1

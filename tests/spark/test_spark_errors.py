@@ -51,10 +51,11 @@ def test_an_error_that_another_ones_message_quotes_is_part_of_the_message() -> N
     assert found(text) == (ProcessFailed, text.partition(": ")[2])
 
 
-def test_a_message_of_several_lines_keeps_them() -> None:
-    kind, said = found("penstock.errors.ProcessFailed: enrich failed: ValueError: three\nis too much")
-    assert kind is ProcessFailed
-    assert said == "enrich failed: ValueError: three\nis too much"
+def test_a_message_of_several_lines_keeps_them_and_its_text_is_one() -> None:
+    error = our_error(RuntimeError("penstock.errors.ProcessFailed: enrich failed: ValueError: three\nis too much"))
+    assert isinstance(error, ProcessFailed)
+    assert error.args == ("enrich failed: ValueError: three\nis too much",)
+    assert str(error) == "enrich failed: ValueError: three\\nis too much"
 
 
 def test_an_error_quoted_in_a_later_line_of_a_message_is_part_of_it_too() -> None:

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -18,13 +19,14 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock import Consumer, open_store
+from penstock.buffer import Manifest
 from penstock.errors import Fenced, InvalidInput, StorageError
 from penstock.spark.options import ReadOptions
 from penstock.spark.stream_reader import BufferStreamReader
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.manifests import KINDS
-from tests.spark.backlogs import ALL, Backlog, at, block_rows, blocks_of, in_memory, numbers, plan
+from tests.spark.backlogs import ALL, Backlog, at, block_rows, blocks_of, in_memory, numbers, parts, plan
 
 MANIFESTS = KINDS
 
@@ -48,13 +50,13 @@ def test_making_a_reader_touches_no_store(backlog: Backlog, monkeypatch: pytest.
     monkeypatch.setattr(ReadOptions, "open", refuse)
     reader = backlog.stream_reader()
     pickle.loads(pickled(reader))
-    reader.commit(at(0))
+    reader.commit({"buffer": "any", "sequence": 0})
     reader.stop()
 
 
 def test_reading_takes_no_epoch(backlog: Backlog) -> None:
     backlog.put_numbers(0, 3)
-    tasks = backlog.stream_reader().partitions(at(0), at(3))
+    tasks = parts(backlog.stream_reader(), 0, 3)
     epoch = backlog.epoch()
 
     others = backlog.stream_reader()
@@ -66,7 +68,7 @@ def test_reading_takes_no_epoch(backlog: Backlog) -> None:
 def test_a_reader_and_its_partitions_are_small_when_they_travel(backlog: Backlog) -> None:
     backlog.put_numbers(0, 1)
     reader = backlog.stream_reader(maxBytesPerTrigger="64m", format="raw")
-    (task,) = backlog.stream_reader().partitions(at(0), at(1))
+    (task,) = parts(backlog.stream_reader(), 0, 1)
 
     assert len(pickled(reader)) < 4000
     assert len(pickled(task)) < 1000
@@ -76,7 +78,7 @@ def test_a_partition_is_read_by_a_reader_that_travelled(backlog: Backlog) -> Non
     backlog.put_numbers(0, 3)
     reader = backlog.stream_reader()
     there = pickle.loads(pickled(reader))
-    tasks = pickle.loads(pickled(reader.partitions(at(0), at(3))))
+    tasks = pickle.loads(pickled(parts(reader, 0, 3)))
 
     assert [row for task in tasks for batch in there.read(task) for row in numbers(batch.to_pylist())] == [0, 1, 2]
 
@@ -90,9 +92,9 @@ def test_a_partition_is_read_by_a_reader_that_travelled(backlog: Backlog) -> Non
         pytest.param(lambda reader: reader.prepareForTriggerAvailableNow(), id="prepareForTriggerAvailableNow"),
         pytest.param(lambda reader: reader.getDefaultReadLimit(), id="getDefaultReadLimit"),
         pytest.param(lambda reader: reader.initialOffset(), id="initialOffset"),
-        pytest.param(lambda reader: reader.latestOffset(at(0), ALL), id="latestOffset"),
+        pytest.param(lambda reader: reader.latestOffset(at(reader, 0), ALL), id="latestOffset"),
         pytest.param(lambda reader: reader.reportLatestOffset(), id="reportLatestOffset"),
-        pytest.param(lambda reader: reader.partitions(at(0), at(1)), id="partitions"),
+        pytest.param(lambda reader: parts(reader, 0, 1), id="partitions"),
     ],
 )
 def test_the_planning_method_that_comes_first_takes_the_epoch(
@@ -142,7 +144,7 @@ def test_an_older_reader_is_fenced_when_it_plans_a_block_that_comes_after_anothe
     backlog.stream_reader().initialOffset()
 
     with pytest.raises(Fenced):
-        older.partitions(at(1), at(2))
+        parts(older, 1, 2)
 
     assert backlog.sequences() == [0, 1]
 
@@ -165,7 +167,7 @@ def test_asking_for_the_next_block_acks_exactly_what_lies_before_it(backlog: Bac
 
     assert plan(reader, 0) == 2
     assert backlog.sequences() == [0, 1, 2, 3, 4, 5]
-    reader.partitions(at(0), at(2))
+    parts(reader, 0, 2)
     assert backlog.sequences() == [0, 1, 2, 3, 4, 5]
     assert plan(reader, 2) == 4
     assert backlog.sequences() == [2, 3, 4, 5]
@@ -176,7 +178,7 @@ def test_sparks_commit_acks_nothing(backlog: Backlog) -> None:
     reader = backlog.stream_reader()
     plan(reader, 0)
 
-    reader.commit(at(3))
+    reader.commit(at(reader, 3))
 
     assert backlog.sequences() == [0, 1, 2]
 
@@ -200,7 +202,7 @@ def test_after_a_crash_in_the_first_block_it_starts_where_it_started(backlog: Ba
     backlog.put_numbers(3, 5)
 
     again = backlog.stream_reader()
-    assert again.initialOffset() == start == at(1)
+    assert again.initialOffset() == start == at(again, 1)
     assert numbers(block_rows(again, 1, end["sequence"])) == [1, 2]
     assert backlog.sequences() == [1, 2, 3, 4]
 
@@ -296,8 +298,8 @@ class SparkModel:
 @pytest.mark.parametrize(
     "ask",
     [
-        pytest.param(lambda reader: reader.latestOffset(at(1), ALL), id="a start"),
-        pytest.param(lambda reader: reader.partitions(at(1), at(4)), id="a planned block"),
+        pytest.param(lambda reader: reader.latestOffset(at(reader, 1), ALL), id="a start"),
+        pytest.param(lambda reader: parts(reader, 1, 4), id="a planned block"),
     ],
 )
 def test_a_checkpoint_that_is_older_than_the_acks_fails_with_both_sequences(
@@ -312,11 +314,57 @@ def test_a_checkpoint_that_is_older_than_the_acks_fails_with_both_sequences(
     assert backlog.sequences() == [3, 4]
 
 
+def of_another(reader: BufferStreamReader, sequence: int) -> dict[str, Any]:
+    return {**at(reader, sequence), "buffer": str(UUID(int=7))}
+
+
+ANOTHERS: list[Any] = [
+    pytest.param(lambda reader: reader.latestOffset(of_another(reader, 3), ALL), str(UUID(int=7)), id="a start"),
+    pytest.param(
+        lambda reader: reader.partitions(of_another(reader, 0), of_another(reader, 3)),
+        str(UUID(int=7)),
+        id="a planned block",
+    ),
+    pytest.param(
+        lambda reader: reader.partitions(at(reader, 0), of_another(reader, 3)), str(UUID(int=7)), id="its end alone"
+    ),
+    pytest.param(lambda reader: reader.latestOffset({"sequence": 3}, ALL), "no buffer", id="without a buffer"),
+]
+
+
+@pytest.mark.parametrize(("ask", "whose"), ANOTHERS)
+def test_a_checkpoint_of_another_buffer_fails_with_both_ids_and_acks_nothing(
+    backlog: Backlog, ask: Callable[[BufferStreamReader], object], whose: str
+) -> None:
+    backlog.put_numbers(0, 5)
+    mine = Manifest.read(backlog.store).id
+
+    with pytest.raises(InvalidInput, match=rf"the checkpoint is of .*{whose}.*, and .*/ingest/manifest is .*{mine}"):
+        ask(backlog.stream_reader())
+
+    assert backlog.sequences() == [0, 1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_a_buffer_that_was_deleted_and_created_again_acks_nothing_of_the_new_one(
+    backlog: Backlog,
+) -> None:
+    backlog.put_numbers(0, 5)
+    reader = backlog.stream_reader()
+    end = reader.latestOffset(reader.initialOffset(), ALL)  # what a checkpoint keeps
+    backlog.store.delete([meta.path for meta in backlog.store.list_objects()])
+    backlog.put_numbers(10, 17)
+
+    with pytest.raises(InvalidInput, match="deleted and created again"):
+        backlog.stream_reader().latestOffset(end, ALL)
+
+    assert len(backlog.sequences()) == 7
+
+
 @pytest.mark.parametrize(
     "ask",
     [
-        pytest.param(lambda reader: reader.latestOffset(at(8), ALL), id="a start"),
-        pytest.param(lambda reader: reader.partitions(at(2), at(8)), id="a planned block"),
+        pytest.param(lambda reader: reader.latestOffset(at(reader, 8), ALL), id="a start"),
+        pytest.param(lambda reader: parts(reader, 2, 8), id="a planned block"),
     ],
 )
 def test_a_checkpoint_that_knows_more_than_the_buffer_fails_with_both_sequences(
@@ -343,7 +391,7 @@ def test_a_planned_block_of_another_buffer_acks_nothing(backlog: Backlog) -> Non
     backlog.put_numbers(0, 5)
 
     with pytest.raises(InvalidInput):
-        backlog.stream_reader().partitions(at(2), at(8))
+        parts(backlog.stream_reader(), 2, 8)
 
     assert backlog.sequences() == [0, 1, 2, 3, 4]
 
@@ -386,6 +434,45 @@ def test_available_now_on_an_empty_buffer_ends_at_once(backlog: Backlog) -> None
     assert blocks_of(reader) == []
 
 
+def collected(backlog: Backlog) -> bool:
+    """Whether a cycle of the collector was run."""
+    return any(meta.path == "ingest/.collected" for meta in backlog.store.list_objects())
+
+
+def test_the_end_of_an_available_now_run_is_where_it_collects(backlog: Backlog) -> None:
+    backlog.put_numbers(0, 3)
+    reader = backlog.stream_reader(maxBatchesPerTrigger=2)
+    reader.prepareForTriggerAvailableNow()
+    assert plan(reader, 0) == 2
+    assert plan(reader, 2) == 3
+    assert not collected(backlog)
+    assert plan(reader, 3) == 3  # nothing is left: Spark calls nothing after this one
+    assert collected(backlog)
+    assert backlog.sequences() == []
+
+
+def test_what_goes_wrong_with_collecting_does_not_fail_the_run(
+    backlog: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the store is down")
+
+    backlog.put_numbers(0, 3)
+    monkeypatch.setattr("penstock.buffer.GarbageCollector.collect_if_due", fail)
+    reader = backlog.stream_reader()
+    reader.prepareForTriggerAvailableNow()
+    assert blocks_of(reader) == [range(3)]
+    assert backlog.sequences() == []
+
+
+def test_a_stream_that_goes_on_collects_in_its_own_time(backlog: Backlog) -> None:
+    backlog.put_numbers(0, 3)
+    reader = backlog.stream_reader()
+    assert plan(reader, 0) == 3
+    assert plan(reader, 3) == 3
+    assert not collected(backlog)
+
+
 @pytest.mark.parametrize("acked", [0, 3])
 def test_a_first_block_without_events_is_planned(backlog: Backlog, acked: int) -> None:
     # Spark plans the first block of a new checkpoint even if it ends where it starts.
@@ -394,7 +481,8 @@ def test_a_first_block_without_events_is_planned(backlog: Backlog, acked: int) -
     reader = backlog.stream_reader()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
-    assert start == end == at(acked)
+    assert start == end
+    assert end["sequence"] == acked
 
     assert list(reader.partitions(start, end)) == []
 
@@ -418,7 +506,7 @@ def test_a_new_group_begins_where_it_is_told(backlog: Backlog, given: str, first
     backlog.put_numbers(0, 5)
     reader = backlog.stream_reader(startingSequence=given, pollInterval=0)
 
-    assert reader.initialOffset() == at(first)
+    assert reader.initialOffset()["sequence"] == first
     assert backlog.sequences() == list(range(first, 5))
     backlog.put_numbers(5, 7)
     assert numbers(block_rows(reader, first, plan(reader, first))) == list(range(first, 7))
@@ -426,18 +514,18 @@ def test_a_new_group_begins_where_it_is_told(backlog: Backlog, given: str, first
 
 def test_where_a_group_begins_does_not_move_when_its_first_block_crashes(backlog: Backlog) -> None:
     backlog.put_numbers(0, 5)
-    assert backlog.stream_reader(startingSequence="latest").initialOffset() == at(5)
+    assert backlog.stream_reader(startingSequence="latest").initialOffset()["sequence"] == 5
     backlog.put_numbers(5, 9)
 
-    assert backlog.stream_reader(startingSequence="latest").initialOffset() == at(5)
+    assert backlog.stream_reader(startingSequence="latest").initialOffset()["sequence"] == 5
 
 
 def test_a_starting_sequence_is_ignored_when_the_group_is_there(backlog: Backlog) -> None:
     backlog.put_numbers(0, 5)
     backlog.stream_reader().initialOffset()
 
-    assert backlog.stream_reader(startingSequence=3).initialOffset() == at(0)
-    assert backlog.stream_reader(startingSequence=99).initialOffset() == at(0)
+    assert backlog.stream_reader(startingSequence=3).initialOffset()["sequence"] == 0
+    assert backlog.stream_reader(startingSequence=99).initialOffset()["sequence"] == 0
     assert len(backlog.sequences()) == 5
 
 
@@ -452,13 +540,14 @@ def test_a_starting_sequence_that_is_not_there_is_refused_with_those_that_are(ba
 
 
 def test_latest_of_a_buffer_that_is_not_there_yet_is_its_beginning(backlog: Backlog) -> None:
-    assert backlog.stream_reader(startingSequence="latest").initialOffset() == at(0)
+    assert backlog.stream_reader(startingSequence="latest").initialOffset()["sequence"] == 0
 
 
 def test_a_reader_goes_by_the_manifest_it_is_told(backlog: Backlog) -> None:
     backlog.put_numbers(0, 5)
 
-    assert plan(backlog.stream_reader(manifestPath="queues/other", dataPathPrefix="data/other"), 0) == 0
+    reader = backlog.stream_reader(manifestPath="queues/other", dataPathPrefix="data/other")
+    assert reader.latestOffset(reader.initialOffset(), ALL)["sequence"] == 0
     assert open_store(backlog.url).head("queues/other").size
 
 

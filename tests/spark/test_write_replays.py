@@ -10,6 +10,7 @@ import pytest
 
 from penstock import Consumer, ConsumerConfig
 from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
+from penstock.errors import InvalidInput
 from penstock.records import values_to_arrow
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore, open_store
 from penstock.storage.object_store import Data
@@ -110,9 +111,14 @@ def test_a_block_is_there_once_wherever_its_commit_was_killed(fresh_name: str, a
                 BlockAppender(store).append(objects_of(store, block), name)
             if is_read:
                 found += drained(store)
-        # Once more, all of them: a checkpoint that was restored sends old blocks too.
-        for block in range(BLOCKS):
-            assert not BlockAppender(store).append(objects_of(store, block), BlockName("the-query", block))
+        # Once more, all of them: a checkpoint that was restored from a copy sends old blocks too, and is refused.
+        for block in range(BLOCKS - 1):
+            with pytest.raises(
+                InvalidInput, match=rf"comes with transaction {block}, and {BLOCKS - 1} is its last one"
+            ):
+                BlockAppender(store).append(objects_of(store, block), BlockName("the-query", block))
+        last = BLOCKS - 1
+        assert not BlockAppender(store).append(objects_of(store, last), BlockName("the-query", last))
         found += drained(store)
         wanted = [b"%d/%d" % (block, place) for block in range(BLOCKS) for place in range(LONG if block == 1 else 2)]
         assert Counter(found) == Counter(wanted), write

@@ -106,6 +106,40 @@ def test_records_are_read_back_with_all_they_have(session: Any, place: Place) ->
     ]
 
 
+ENDINGS = {"opendata": b"\x01\x00", "arrow": b"PSTB"}
+
+
+@pytest.mark.parametrize(
+    ("version", "asked", "written"),
+    [(2, None, "arrow"), (1, None, "opendata"), (2, "opendata", "opendata"), (1, "arrow", "arrow")],
+)
+def test_batches_have_the_format_of_the_manifest_or_the_one_that_was_asked_for(
+    session: Any, disk: Place, version: int, asked: str | None, written: str
+) -> None:
+    config = ConsumerConfig(gc=False, manifest_format="opendata" if version == 1 else "native")
+    Consumer(disk.store, config).close()
+    options = {} if asked is None else {"batchFormat": asked}
+
+    disk.save(session.createDataFrame([("a",)], "value string"), **options)
+
+    assert Manifest.read(disk.store).version == version
+    for path in objects_in(disk):
+        assert disk.store.get(path).data.endswith(ENDINGS[written])
+
+
+def test_a_batch_format_that_is_none_is_refused_by_its_name(disk: Place) -> None:
+    with pytest.raises(InvalidInput, match="batchFormat must be one of arrow, opendata, not 'parquet'"):
+        BufferWriter({"path": disk.url, "batchFormat": "parquet"}, columns("value string"), overwrite=False)
+
+
+def test_keys_on_a_manifest_of_version_1_are_refused_by_naming_them(disk: Place) -> None:
+    Consumer(disk.store, ConsumerConfig(gc=False, manifest_format="opendata")).close()
+    writer = BufferWriter({"path": disk.url}, columns("value string, key string"), overwrite=False)
+    with pytest.raises(InvalidInput, match=r"partition 0: .*keeps values only, and a record has key"):
+        writer.write(iter([pa.record_batch({"value": ["v"], "key": ["k"]})]))
+    assert objects_in(disk) == set()
+
+
 def test_rows_keep_their_order_within_a_task_and_tasks_theirs(session: Any, disk: Place) -> None:
     frame = session.range(0, 1000, 1, numPartitions=3).selectExpr("cast(id as string) as value")
 

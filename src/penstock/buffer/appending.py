@@ -7,8 +7,8 @@ in another process as a rule, and maybe much later. A `BlockName` tells a block 
 from __future__ import annotations
 
 import json
-import logging
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,19 +16,23 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.buffer.batch import BatchFormat, Compression, encode
+from penstock.buffer.attempts import out_of_order
+from penstock.buffer.batch import Compression, encode
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import ProducerConfig, check_name
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.locations import Names, check_owner
+from penstock.buffer.locations import Names
 from penstock.buffer.native_queue import NativeView
 from penstock.buffer.opendata_queue import OpenDataView
+from penstock.buffer.places import check_places
 from penstock.buffer.producer import seconds_since_boot
 from penstock.buffer.queue_manifest import Transaction
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
 from penstock.storage.checks import check_whole
+from penstock.storage.logs import get_logger
+from penstock.storage.process import current, refuse_in_child
 
 _DEFAULTS = ProducerConfig()
 _MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
@@ -36,7 +40,7 @@ _COPIERS = 4
 _ROUNDS = 5
 _LAST_TRANSACTION = (1 << 63) - 1
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,32 +145,41 @@ class BlockAppender:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
+        check_places(store, config.data_path_prefix, config.manifest_path)
         self._store = store
         self._config = config
         self._clock = clock
         self._uptime = uptime
         self._names = Names(clock)
         self._queue = BufferQueue(
-            store, config.manifest_path, "producer", config.manifest_format, names=self._names, clock=clock
+            store,
+            config.manifest_path,
+            "producer",
+            config.manifest_format,
+            prefix=config.data_path_prefix,
+            names=self._names,
+            clock=clock,
         )
         self._owns_prefix = False
         self._is_guarded = False
+        self._home = current.number
 
     def write(self, batch: pa.RecordBatch) -> WrittenObject:
         """Write a batch of records as a data object, which nobody sees until it is appended.
 
-        Raises `InvalidInput` for more than `max_batch_bytes`, or a prefix that belongs to another manifest, and
-        `StorageError`.
+        Raises `InvalidInput` for more than `max_batch_bytes`, for records with more than a value where the format keeps
+        values only, and for a prefix that belongs to another buffer; and `StorageError`.
         """
+        self._check_process()
         config = self._config
         size = size_of(batch)
         if size > config.max_batch_bytes:
             raise InvalidInput(f"a batch of {size} bytes passes max_batch_bytes = {config.max_batch_bytes}")
         if not self._owns_prefix:
-            view = self._queue.look()  # for its floor: what is below it can be collected before it is appended
-            self._is_guarded = isinstance(view, NativeView) and view.version is not None
-            self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
-        encoded = encode(batch, Compression(config.compression), BatchFormat(config.format), config.max_batch_bytes)
+            self._own_prefix()
+            self._is_guarded = self._queue.is_native  # and it is there: what is below its floor can be collected
+        shape = config.batch_format(is_native=self._queue.is_native)
+        encoded = encode(batch, Compression(config.compression), shape, config.max_batch_bytes)
         began = self._clock()  # before it is written: the collector counts on what is told about this time
         location = self._names.location(config.data_path_prefix, self._queue.floor)
         self._store.put(location, encoded.data)
@@ -177,17 +190,23 @@ class BlockAppender:
 
         With a name, a block that comes again is not appended: a manifest of version 2 remembers the writer and its last
         transaction. On version 1 any entry still queued that carries the name shows that the block is there; one that
-        has been dequeued is appended again, at least once. The objects given now stay orphans.
+        has been dequeued is appended again, at least once. The objects given now stay orphans. A transaction that is
+        lower than the writer's last is no such block, and raises `InvalidInput`: it may never have been appended. On
+        version 1 it does so while a later one is queued.
 
         Objects that are too old to be named safely are written again, under another location. Raises `NotFound` naming
         an object that is gone; nothing is enqueued then. Raises `OutcomeUnknown` where it is not known to be enqueued.
         """
+        self._check_process()
         if not objects:
             return False
         payload = b"" if name is None else name.payload
         evidence = _Evidence(name)
         by = None if name is None else Transaction(name.writer, name.transaction)
-        self._queue.look()
+        if self._owns_prefix:
+            self._queue.look()
+        else:
+            self._own_prefix()
         entries = [self._entry(written, payload) for written in objects]
         rounds = 1 if all(self._is_safe(written) for written in objects) else _ROUNDS
         for _ in range(rounds):
@@ -215,6 +234,17 @@ class BlockAppender:
             "%s is in %s already, or was; its %d new objects stay orphans", name or "a block", self._where, len(objects)
         )
         return False
+
+    def _own_prefix(self) -> None:
+        """See to it that the objects and the manifest are of one buffer. Reads the manifest too."""
+        self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
+
+    def _check_process(self) -> None:
+        # Its queue appends as a writer with a name and a count: two copies would take each other's for their own.
+        refuse_in_child(self._home, self, "make a BlockAppender here")
+
+    def __repr__(self) -> str:
+        return f"BlockAppender({self._where})"
 
     @property
     def _where(self) -> str:
@@ -249,11 +279,11 @@ class BlockAppender:
             return evidence.is_in(view)
         if name is None or not isinstance(view, NativeView):
             return False
-        writer = view.head.happened(name.writer, name.transaction)
+        by = Transaction(name.writer, name.transaction)
+        writer = None if self._queue.native is None else self._queue.native.happened(view.head, by)
         if writer is None:
             return False
-        if writer.transaction == name.transaction:
-            self._check_same_block(name, writer.first_sequence)
+        self._check_same_block(name, writer.first_sequence)
         return True
 
     def _write_again(self, entries: Sequence[NewEntry], is_old: Sequence[bool]) -> list[NewEntry]:
@@ -297,6 +327,8 @@ class _Evidence:
     def __init__(self, name: BlockName | None) -> None:
         self._name = name
         self._beginning = b"" if name is None else name.beginning
+        before = re.escape(self._beginning.rpartition(b":")[0])
+        self._numbers = None if name is None else re.compile(before + rb":(\d{1,19})[,}]")  # of the writer's blocks
         self._locations: set[str] = set()
         self.is_found = False
 
@@ -304,17 +336,30 @@ class _Evidence:
         self._locations.add(location)
 
     def is_in(self, view: OpenDataView) -> bool:
-        """Whether the block is there. Raises `CorruptData` if another is, under its name."""
+        """Whether the block is there. Raises `CorruptData` if another is, under its name.
+
+        Raises `InvalidInput` if it is not, and a later one of its writer is: only the last one is ever repeated.
+        """
         # The bytes first: to decode all entries takes long where the backlog is, and as a rule there is nothing.
+        data = view.manifest.data
         named = [self._beginning] if self._beginning else []
-        traces = [location.encode() for location in self._locations] + named
-        if not any(trace in view.manifest.data for trace in traces):
+        is_traced = any(trace in data for trace in [location.encode() for location in self._locations] + named)
+        if not is_traced and (self._numbers is None or not any(map(self._is_later, self._numbers.finditer(data)))):
             return False
+        entries = view.entries(view.first_sequence, view.next_sequence)
         self.is_found = any(
             entry.location in self._locations or any(self._is_named(item.payload) for item in entry.metadata)
-            for entry in view.entries(view.first_sequence, view.next_sequence)
+            for entry in entries
         )
+        if not self.is_found and self._name is not None and self._numbers is not None:
+            names = (self._numbers.match(item.payload) for entry in entries for item in entry.metadata)
+            later = [int(found[1]) for found in names if found is not None and self._is_later(found)]
+            if later:
+                raise out_of_order(self._name.writer, self._name.transaction, max(later), "this manifest of version 1")
         return self.is_found
+
+    def _is_later(self, found: re.Match[bytes]) -> bool:
+        return self._name is not None and int(found[1]) > self._name.transaction
 
     def _is_named(self, payload: bytes) -> bool:
         if self._name is None or not payload.startswith((self._beginning + b",", self._beginning + b"}")):

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.errors import CorruptData
-from penstock.records import check_no_nulls, check_record_columns
+from penstock.records import VALUES_SCHEMA, check_no_nulls, check_record_columns
 
 _U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of every stream
+_MAX_SMALL_BYTES = 1 << 20  # up to this size, to copy a batch once more is quicker than to set up a writer, twice
+_OPTIONS = pa.ipc.IpcWriteOptions()
 # Places of fields in Arrow's flatbuffers: Message.header, Schema.endianness, and RecordBatch.compression.
 _HEADER, _ENDIANNESS, _COMPRESSION = 2, 0, 3
 
@@ -28,15 +31,36 @@ def write_stream(batch: pa.RecordBatch, closing: bytes = b"") -> pa.Buffer:
     return written
 
 
+def small_stream(batch: pa.RecordBatch) -> tuple[bytes, memoryview, bytes] | None:
+    """The parts of a stream that `write_stream` would write, for a small batch of payloads; None for any other."""
+    if batch.nbytes > _MAX_SMALL_BYTES or not batch.schema.equals(VALUES_SCHEMA, check_metadata=True):
+        return None
+    return _VALUES_OPENING, memoryview(batch.serialize()), _END
+
+
 def _write(batch: pa.RecordBatch, closing: bytes, sink: pa.NativeFile) -> None:
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
         writer.write_batch(batch)
     sink.write(closing)
+
+
+def _opening_of(schema: pa.Schema) -> bytes:
+    """What every stream of a schema begins with."""
+    with pa.BufferOutputStream() as sink:
+        with pa.ipc.new_stream(sink, schema, options=_OPTIONS):
+            pass
+        return sink.getvalue().to_pybytes().removesuffix(_END)
+
+
+_VALUES_OPENING = _opening_of(VALUES_SCHEMA)
 
 
 def read_stream(block: pa.Buffer) -> pa.RecordBatch:
     """Read all of a stream into one batch, validated in full. Raises `CorruptData` for anything else."""
     try:
+        plain = _read_values(block)
+        if plain is not None:
+            return plain
         source = pa.BufferReader(block)
         batches = list(_batches(source))
         batch = batches[1] if len(batches) == 2 else _as_one(batches)
@@ -48,6 +72,22 @@ def read_stream(block: pa.Buffer) -> pa.RecordBatch:
     if left:
         raise CorruptData(f"{left} bytes are left over after the Arrow IPC stream")
     return batch
+
+
+def _read_values(block: pa.Buffer) -> pa.RecordBatch | None:
+    """Read the commonest stream: one batch of payloads, as `write_stream` writes it. None for any other."""
+    opening = len(_VALUES_OPENING)
+    if memoryview(block).cast("B")[:opening] != _VALUES_OPENING:
+        return None
+    source = pa.BufferReader(block)
+    source.seek(opening)
+    try:
+        message = pa.ipc.read_message(source)
+    except (pa.ArrowException, OSError, EOFError):
+        return None  # the long way says what is wrong
+    if message.type != "record batch" or source.read(len(_END) + 1) != _END:
+        return None
+    return _read_batch(message, VALUES_SCHEMA)
 
 
 def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
@@ -70,15 +110,19 @@ def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
             continue
         if message.type != "record batch":
             raise CorruptData(f"the Arrow IPC stream holds a {message.type}")
-        # Arrow allocates whatever the length in front of a compressed buffer claims. We compress around the stream.
-        if _is_compressed(message.metadata):
-            raise CorruptData("the Arrow IPC stream has compressed buffers")
-        batch = pa.ipc.read_record_batch(message, schema)
-        batch.validate(full=True)
-        check_no_nulls(batch)
-        yield batch
+        yield _read_batch(message, schema)
     if schema is None:
         raise CorruptData("the Arrow IPC stream has no schema")
+
+
+def _read_batch(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
+    # Arrow allocates whatever the length in front of a compressed buffer claims. We compress around the stream.
+    if _is_compressed(message.metadata):
+        raise CorruptData("the Arrow IPC stream has compressed buffers")
+    batch = pa.ipc.read_record_batch(message, schema)
+    batch.validate(full=True)
+    check_no_nulls(batch)
+    return batch
 
 
 def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.native_head import Head, Writer
 from penstock.buffer.queue_manifest import Enqueued, Transaction
+from penstock.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +55,13 @@ class Attempts:
                 places = {location: first + place for place, location in enumerate(tried.locations)}
                 return Enqueued(True, first, places)
         return None
+
+
+def out_of_order(writer: str, transaction: int, last: int, where: str) -> InvalidInput:
+    """What is raised for a transaction that is lower than its writer's last."""
+    return InvalidInput(
+        f"the writer {writer!r} comes with transaction {transaction}, and {last} is its last one in {where}. It may "
+        "never have been appended, and is not appended now: numbers only rise, and only the last one is repeated. Was "
+        "a checkpoint restored from a copy, or does another process write under this name? Go on with a new checkpoint "
+        "or name; `penstock writers drop` forgets what the writer has done"
+    )

@@ -1,8 +1,8 @@
-"""Data batches: what a data object holds. A block of records, then a footer of seven bytes that says how to read it.
+"""Data batches: what a data object holds. A block of records, then a footer that says how to read it.
 
 ```text
-block
-footer   u8 compression (0 none, 1 zstd)   u32 LE record count   u16 LE version
+opendata  block   u8 compression (0 none, 1 zstd)   u32 LE record count   u16 LE version = 1
+arrow     block   u8 compression (0 none, 1 zstd)   u32 LE record count   trailer (see `trailer.py`): version 2, PSTB
 ```
 """
 
@@ -16,14 +16,26 @@ from enum import StrEnum
 import pyarrow as pa
 
 from penstock.buffer import arrow_stream, framing, zstd
+from penstock.buffer.trailer import (
+    BATCH_MAGIC,
+    TRAILER_BYTES,
+    last_u16,
+    magic_of,
+    trailer,
+    unsupported,
+    verified_body,
+    with_trailer,
+)
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import RECORD_SCHEMA, Entry, Record, records_to_arrow
 from penstock.storage.checks import as_word
 
 MAX_BATCH_BYTES = 1 << 30
 
-_FOOTER = struct.Struct("<BIH")
+_INFO = struct.Struct("<BI")  # compression and record count, in both formats
+_FOOTER = struct.Struct("<BIH")  # of OpenData's
 _OPENDATA, _ARROW = 1, 2
+_NO_TRAILER = bytes(TRAILER_BYTES)
 _MOST_RECORDS = (1 << 32) - 1
 _VALUES_ONLY = pa.schema([RECORD_SCHEMA.field("value")])
 
@@ -42,7 +54,6 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
-_VERSIONS = {BatchFormat.OPENDATA: _OPENDATA, BatchFormat.ARROW: _ARROW}
 _CODES = {Compression.NONE: 0, Compression.ZSTD: 1}
 
 
@@ -50,7 +61,7 @@ _CODES = {Compression.NONE: 0, Compression.ZSTD: 1}
 class EncodedBatch:
     """A batch as it is written, and how long it would be without compression."""
 
-    data: memoryview
+    data: bytes | memoryview
     plain_size: int
 
 
@@ -77,8 +88,8 @@ def encode_batch(
 def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> pa.RecordBatch:
     """Read a data batch of either format into a record batch with a `value` column, validated in full.
 
-    Raises `CorruptData` for bytes that are none, saying what is wrong; a block that would decompress beyond
-    `max_batch_bytes` is one. The record batch may share memory with `data`.
+    Raises `CorruptData` for bytes that are none, saying what is wrong: in our own format a checksum that is not theirs,
+    in both a block that would decompress beyond `max_batch_bytes`. The record batch may share memory with `data`.
 
     >>> decode_batch(encode_batch([b"hi"])).column("value").to_pylist()
     [b'hi']
@@ -89,14 +100,11 @@ def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int =
         content = pa.py_buffer(data)
     except TypeError as error:
         raise InvalidInput(f"data must be bytes, not {type(data).__name__}") from error
-    if content.size < _FOOTER.size:
-        raise CorruptData(f"a batch of {content.size} bytes is too small for its footer of {_FOOTER.size}")
-    code, count, version = _FOOTER.unpack_from(content, content.size - _FOOTER.size)
-    if version not in _VERSIONS.values():
-        raise CorruptData(f"unsupported version {version} of a batch; this Penstock reads 1 and 2")
+    version, size = _version_and_size(memoryview(content).cast("B"))
+    code, count = _INFO.unpack_from(content, size)
     if code not in _CODES.values():
         raise CorruptData(f"unsupported compression {code} of a batch; there are 0 (none) and 1 (zstd)")
-    block = content.slice(0, content.size - _FOOTER.size)
+    block = content.slice(0, size)
     if code == _CODES[Compression.ZSTD]:
         block = zstd.decompress(block, max_batch_bytes)
     if version == _OPENDATA:
@@ -108,14 +116,28 @@ def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int =
 
 
 def record_count(data: bytes | memoryview) -> int:
-    """How many records a batch says that it has, by its footer alone. Raises `CorruptData` if it is too small for one.
+    """How many records a batch says that it has. Raises `CorruptData` where its last bytes are not those of a batch.
 
     >>> record_count(encode_batch([b"a", b"b"]))
     2
     """
-    if len(data) < _FOOTER.size:
-        raise CorruptData(f"a batch of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
-    return int(_FOOTER.unpack_from(data, len(data) - _FOOTER.size)[1])
+    _, size = _version_and_size(memoryview(data).cast("B"))
+    return int(_INFO.unpack_from(data, size)[1])
+
+
+def _version_and_size(data: memoryview) -> tuple[int, int]:
+    """The version of a batch, and the size of its block. Raises `CorruptData`; the checksum is verified."""
+    if magic_of(data) is None:
+        version = last_u16(data)
+        if version is not None and version != _OPENDATA:
+            raise unsupported(version, "a batch")
+        if len(data) < _FOOTER.size:
+            raise CorruptData(f"a batch of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
+        return _OPENDATA, len(data) - _FOOTER.size
+    body = verified_body(data, _ARROW, BATCH_MAGIC)
+    if len(body) < _INFO.size:
+        raise CorruptData(f"a batch of {len(data)} bytes is too small for its footer of {_INFO.size + TRAILER_BYTES}")
+    return _ARROW, len(body) - _INFO.size
 
 
 def encode(
@@ -130,19 +152,35 @@ def encode(
         block = framing.frame(batch.column("value"))
     else:
         if not code:
-            whole = arrow_stream.write_stream(batch, _FOOTER.pack(0, batch.num_rows, _ARROW))
-            return EncodedBatch(memoryview(whole).cast("B"), whole.size)
+            info = _INFO.pack(0, batch.num_rows)
+            small = arrow_stream.small_stream(batch)
+            if small is not None:
+                data = with_trailer((*small, info), _ARROW, BATCH_MAGIC)
+                return EncodedBatch(data, len(data))
+            whole = arrow_stream.write_stream(batch, info + _NO_TRAILER)
+            return EncodedBatch(_with_trailer(whole), whole.size)
         block = arrow_stream.write_stream(batch)
-    plain_size = block.size + _FOOTER.size
+    after = _FOOTER.size if shape is BatchFormat.OPENDATA else _INFO.size + TRAILER_BYTES
+    plain_size = block.size + after
     if code and (most is None or block.size <= most):
         block = zstd.compress(block)
     else:
         code = 0
-    written = pa.allocate_buffer(block.size + _FOOTER.size)
+    written = pa.allocate_buffer(block.size + after)
     with pa.FixedSizeBufferWriter(written) as sink:
         sink.write(block)
-        sink.write(_FOOTER.pack(code, batch.num_rows, _VERSIONS[shape]))
-    return EncodedBatch(memoryview(written).cast("B"), plain_size)
+        if shape is BatchFormat.OPENDATA:
+            sink.write(_FOOTER.pack(code, batch.num_rows, _OPENDATA))
+            return EncodedBatch(memoryview(written).cast("B"), plain_size)
+        sink.write(_INFO.pack(code, batch.num_rows) + _NO_TRAILER)
+    return EncodedBatch(_with_trailer(written), plain_size)
+
+
+def _with_trailer(written: pa.Buffer) -> memoryview:
+    """The bytes of a batch, its trailer written into the place that was left for it."""
+    whole = memoryview(written).cast("B")
+    whole[-TRAILER_BYTES:] = trailer(whole[:-TRAILER_BYTES], _ARROW, BATCH_MAGIC)
+    return whole
 
 
 def check_values_only(schema: pa.Schema) -> None:
@@ -150,5 +188,6 @@ def check_values_only(schema: pa.Schema) -> None:
     more = [name for name in schema.names if name != "value"]
     if more:
         raise InvalidInput(
-            f"the batch format 'opendata' keeps values only, and a record has {' and '.join(more)}; use 'arrow'"
+            f"the batch format 'opendata' keeps values only, and a record has {' and '.join(more)}; it is the default "
+            "on a manifest of version 1. Use 'arrow', which OpenData's consumers cannot read"
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TypeVar, cast
+from uuid import UUID
 
 from penstock.buffer.config import ManifestFormat
 from penstock.buffer.descriptors import NewEntry
@@ -15,14 +16,19 @@ from penstock.buffer.measures import label_of
 from penstock.buffer.native_head import DEFAULT_GROUP
 from penstock.buffer.native_queue import NativeQueue, NativeView
 from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView, Try
+from penstock.buffer.ownership import own_prefix
 from penstock.buffer.queue_manifest import Enqueued, InTime, QueueView, Rewrite, Start, Transaction
 from penstock.storage import ObjectStore
 
 Unless = Callable[[OpenDataView], bool]
 
+T = TypeVar("T")
+
 
 class BufferQueue:
     """The queue of one buffer. A manifest keeps the version it has; one that is not there yet gets `manifest_format`.
+
+    `prefix` is where its data objects go; on version 1 it has to be one that OpenData's crate leaves as it is.
 
     It takes the manifest for what it was the last time, and finds out when it reads it: so an upgrade is met on the
     next read, at the latest after a compare-and-set that lost, and what was being done goes on with version 2.
@@ -35,15 +41,20 @@ class BufferQueue:
         role: str,
         manifest_format: str = ManifestFormat.NATIVE,
         *,
+        prefix: str | None = None,
         names: Names | None = None,
         group: str = DEFAULT_GROUP,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        self._store = store
+        self._path = path
         label = label_of(store, path)
-        self._opendata = OpenDataQueue(store, path, label, role, group=group, sleep=sleep, jitter=jitter)
-        self._native = NativeQueue(self._opendata.manifest_object, names or Names(clock), group, clock=clock)
+        self._opendata = OpenDataQueue(store, path, label, role, prefix=prefix, group=group, sleep=sleep, jitter=jitter)
+        self._native = NativeQueue(
+            self._opendata.manifest_object, names or Names(clock), group, prefix=prefix, clock=clock
+        )
         self._is_native = manifest_format == ManifestFormat.NATIVE
 
     @property
@@ -57,9 +68,26 @@ class BufferQueue:
         return self._native.floor if self._is_native else 0
 
     @property
+    def is_native(self) -> bool:
+        """Whether the manifest is version 2, as of the last read or write."""
+        return self._is_native
+
+    @property
     def native(self) -> NativeQueue | None:
         """The queue if the manifest is version 2, as of the last read or write."""
         return self._native if self._is_native else None
+
+    def identify(self, create: bool = False) -> UUID | None:
+        """The buffer's id, as it is on the store; None where it has none yet. With `create` it gets one."""
+        return self._on_current(lambda queue: queue.identify(create))
+
+    def own_prefix(self, prefix: str, *, claim: bool) -> bool:
+        """Say whether a prefix belongs to this buffer. With `claim`, claim it for the buffer if it has no owner yet.
+
+        Claiming comes before the first data object, and after the manifest. Raises `InvalidInput` where the prefix
+        belongs to another buffer, or to one that was deleted.
+        """
+        return own_prefix(self._store, prefix, self._path, self.identify, claim=claim)
 
     def enqueue(
         self,
@@ -75,8 +103,9 @@ class BufferQueue:
         """
         doubts: Sequence[Try] = ()
         while True:
+            is_native = self._is_native
             try:
-                if not self._is_native:
+                if not is_native:
                     places = self._opendata.enqueue(entries, in_time, unless)
                     return Enqueued(bool(places), min(places.values(), default=None), places)
                 if doubts:
@@ -88,7 +117,7 @@ class BufferQueue:
                 return self._native.enqueue(entries, in_time, rewrite, by)
             except VersionChanged as change:
                 doubts = cast("Sequence[Try]", change.doubts)
-                self._is_native = not self._is_native
+                self._is_native = not is_native
 
     def _settled(self, doubts: Sequence[Try]) -> dict[str, int] | None:
         places, _ = self._opendata.manifest_object.patiently(lambda: self._opendata.settle(doubts, self._native.look()))
@@ -126,9 +155,10 @@ class BufferQueue:
     def _current(self) -> OpenDataQueue | NativeQueue:
         return self._native if self._is_native else self._opendata
 
-    def _on_current(self, call: Callable[[OpenDataQueue | NativeQueue], QueueView]) -> QueueView:
+    def _on_current(self, call: Callable[[OpenDataQueue | NativeQueue], T]) -> T:
         while True:
+            is_native = self._is_native
             try:
-                return call(self._current)
+                return call(self._native if is_native else self._opendata)
             except VersionChanged:
-                self._is_native = not self._is_native
+                self._is_native = not is_native  # the other one than was asked: threads may find out at the same time

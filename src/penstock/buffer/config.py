@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression
-from penstock.buffer.locations import MANIFEST_PATH, OWNER, is_data_name
+from penstock.buffer.locations import MANIFEST_PATH
+from penstock.buffer.places import check_apart
 from penstock.errors import InvalidInput
 from penstock.storage.checks import as_word, check_seconds, check_whole
 from penstock.storage.paths import check_path, check_prefix
@@ -15,6 +16,7 @@ from penstock.storage.paths import check_path, check_prefix
 DATA_PATH_PREFIX = "ingest"
 _LONGEST = 1e9  # thirty years: more than that no thread can wait for, and no date go back by
 _LONGEST_NAME = 128
+_ENCODED_BY_OPENDATA = frozenset('~%#*?[]{}\\^`"<>|')  # as the object_store crate does in every path
 _LARGEST_BATCH = (1 << 31) - 1  # what one Arrow column of payloads can hold
 
 
@@ -29,6 +31,9 @@ class ManifestFormat(StrEnum):
 class ProducerConfig:
     """How a producer batches, and where it writes. Times are seconds, sizes bytes.
 
+    `format` is how data batches are written. None is `arrow`, but `opendata` on a manifest of version 1: OpenData's
+    consumers read no other, and stop for good at the first that they cannot read.
+
     Raises `InvalidInput` naming the field, the value and what is allowed.
 
     >>> ProducerConfig(flush_interval=-1)
@@ -41,10 +46,10 @@ class ProducerConfig:
     manifest_path: str = MANIFEST_PATH
     flush_interval: float = 0.1
     flush_size_bytes: int = 64 << 20
-    max_buffered_inputs: int = 1000
+    max_buffered_inputs: int = 1_000_000
     max_buffered_bytes: int = 256 << 20
     compression: str = Compression.NONE
-    format: str = BatchFormat.ARROW
+    format: str | None = None
     manifest_format: str = ManifestFormat.NATIVE
     max_batch_bytes: int = MAX_BATCH_BYTES
     enqueue_deadline: float = 300.0
@@ -52,14 +57,23 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
         object.__setattr__(self, "compression", as_word("compression", Compression, self.compression))
-        object.__setattr__(self, "format", as_word("format", BatchFormat, self.format))
+        if self.format is not None:
+            object.__setattr__(self, "format", as_word("format", BatchFormat, self.format))
         object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
+        if self.manifest_format == ManifestFormat.OPENDATA:
+            check_opendata_places(self.data_path_prefix, self.manifest_path)
         check_seconds("flush_interval", self.flush_interval, zero=True)
         check_seconds("enqueue_deadline", self.enqueue_deadline)
         check_whole("flush_size_bytes", self.flush_size_bytes)
         check_whole("max_buffered_inputs", self.max_buffered_inputs)
         check_whole("max_buffered_bytes", self.max_buffered_bytes)
         check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
+
+    def batch_format(self, *, is_native: bool) -> BatchFormat:
+        """How batches are written into a buffer whose manifest is version 2 (`is_native`), or version 1."""
+        if self.format is not None:
+            return BatchFormat(self.format)
+        return BatchFormat.ARROW if is_native else BatchFormat.OPENDATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,9 @@ class ConsumerConfig:
 
     `enqueue_deadline` is the longest that any of the buffer's producers uses; a `gc_grace_period` below twice that is
     refused, for it would delete what can still be enqueued. Raises `InvalidInput` naming the field.
+
+    Of all consumers of a buffer one collects in each `gc_interval`. One that is closed runs a cycle that is due by
+    then, for `gc_at_close` seconds at most (0: none): a process that lives for less than an interval collects there.
     """
 
     manifest_path: str = MANIFEST_PATH
@@ -83,11 +100,15 @@ class ConsumerConfig:
     manifest_format: str = ManifestFormat.NATIVE
     max_batch_bytes: int = MAX_BATCH_BYTES
     enqueue_deadline: float = 300.0
+    gc_at_close: float = 5.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
         object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
+        if self.manifest_format == ManifestFormat.OPENDATA:
+            check_opendata_places(self.data_path_prefix, self.manifest_path)
         check_seconds("gc_interval", self.gc_interval, most=_LONGEST)
+        check_seconds("gc_at_close", self.gc_at_close, zero=True)
         check_seconds("gc_grace_period", self.gc_grace_period, most=_LONGEST)
         check_seconds("enqueue_deadline", self.enqueue_deadline)
         check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
@@ -123,15 +144,33 @@ def check_start(start: object) -> str | int:
     return start
 
 
+def check_opendata_places(prefix: str | None, manifest: str) -> None:
+    """Raises `InvalidInput` for a path that OpenData's crate would write in another way, and so look for elsewhere.
+
+    >>> check_opendata_places("~me", "ingest/manifest")
+    Traceback (most recent call last):
+        ...
+    penstock.errors.InvalidInput: data_path_prefix '~me' has '~', which OpenData's crate writes as '%7E' in a path: it \
+and Penstock would each see an empty queue. Use another path, or a manifest of version 2 (`penstock manifest upgrade`)
+    """
+    for field, path in (("data_path_prefix", prefix or ""), ("manifest_path", manifest)):
+        for character in path:
+            if character in _ENCODED_BY_OPENDATA or not character.isascii():
+                encoded = "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
+                raise InvalidInput(
+                    f"{field} {path!r} has {character!r}, which OpenData's crate writes as {encoded!r} in a path: it "
+                    "and Penstock would each see an empty queue. Use another path, or a manifest of version 2 "
+                    "(`penstock manifest upgrade`)"
+                )
+
+
 def _check_places(prefix: object, manifest: object) -> str:
     if not isinstance(prefix, str) or not prefix:
         raise InvalidInput(f"data_path_prefix must be a path such as 'ingest', not {prefix!r}")
     prefix = _named("data_path_prefix", check_prefix, prefix)
     if not isinstance(manifest, str):
         raise InvalidInput(f"manifest_path must be a path such as 'ingest/manifest', not {manifest!r}")
-    folder, _, name = _named("manifest_path", check_path, manifest).rpartition("/")
-    if folder == prefix and (name == OWNER or is_data_name(name)):
-        raise InvalidInput(f"manifest_path {manifest!r} is a name that data_path_prefix {prefix!r} needs itself")
+    check_apart(prefix, _named("manifest_path", check_path, manifest))
     return prefix
 
 

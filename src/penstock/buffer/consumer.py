@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
+from uuid import UUID
 
 from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.collector import CollectorThread, GarbageCollector
+from penstock.buffer.collector import GarbageCollector
+from penstock.buffer.collector_thread import CollectorThread
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.measures import Measures, label_of
-from penstock.buffer.queue_manifest import QueueManifest, QueueView
+from penstock.buffer.places import check_places
+from penstock.buffer.queue_manifest import QueueView
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
 from penstock.storage.checks import check_config, check_whole
+from penstock.storage.logs import get_logger
+from penstock.storage.process import current, refuse_in_child
 
 _DEFAULTS = ConsumerConfig()
 _ACKS_PER_WRITE = 100
 _FIRST_POLL = 0.01
 _LONGEST_POLL = 0.5
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Consumer:
     """Reads a buffer in order, for a group of readers. Making one fences the one before it, in that group.
+
+    Its epoch belongs to the process that opened it: a forked child makes a consumer of its own, or uses
+    `fetch_handle()`.
 
     With `last_acked_sequence=n` everything through n is dequeued, and reading starts at n+1. An n that was never
     enqueued, or a first kept entry beyond n+1, raises `InvalidInput`, and fences nobody; `allow_gap=True` goes on.
@@ -59,13 +66,21 @@ class Consumer:
         if last_acked_sequence is not None:
             check_whole("last_acked_sequence", last_acked_sequence, 0)
         self._store = open_store(where)
+        check_places(self._store, config.data_path_prefix, config.manifest_path)
         self._config = config
         self._clock = clock
+        self._home = current.number
         label = label_of(self._store, config.manifest_path)
         self._measures = Measures(label)
         self._handle = FetchHandle(self._store, max_batch_bytes=config.max_batch_bytes, label=label)
-        self._queue: QueueManifest = BufferQueue(
-            self._store, config.manifest_path, "consumer", config.manifest_format, group=config.group, clock=clock
+        self._queue = BufferQueue(
+            self._store,
+            config.manifest_path,
+            "consumer",
+            config.manifest_format,
+            prefix=config.data_path_prefix,
+            group=config.group,
+            clock=clock,
         )
         self._reading = threading.RLock()  # held while an entry is on its way to whoever reads
         self._lock = threading.RLock()  # held for the cursors and for writes; taken inside the one above
@@ -80,6 +95,16 @@ class Consumer:
         self._collector: CollectorThread | None = None
         if config.gc:
             self._collector = CollectorThread(GarbageCollector(self._store, config, clock=clock), config.gc_interval)
+
+    @cached_property
+    def buffer_id(self) -> UUID:
+        """Which buffer this is, wherever its objects are: a position of one buffer is none of another.
+
+        Raises `StorageError`, and `InvalidInput` if the buffer was deleted since.
+        """
+        found = self._queue.identify(create=True)
+        assert found is not None  # noqa: S101  it has one now
+        return found
 
     @property
     def last_acked_sequence(self) -> int | None:
@@ -131,6 +156,7 @@ class Consumer:
         The cursor moves only after the fetch succeeded: after an error or an interrupt the same entry comes again.
         Raises `Fenced`, `NotFound` where the entry's object is gone, `CorruptData`, or `StorageError`.
         """
+        self._check_process()
         with self._reading:
             before = self._reading_cursors()
             try:
@@ -142,6 +168,7 @@ class Consumer:
     def next_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002  the name is part of the contract
         """Hand out up to `max` entries, without their data, by one read of the manifest. None is handed out twice."""
         check_whole("max", max, 0)
+        self._check_process()
         self._check_open()
         if not max:
             return []
@@ -165,15 +192,17 @@ class Consumer:
 
         Raises what `FetchHandle.fetch` raises, and `Fenced` where the object is gone because of a newer consumer.
         """
+        self._check_process()
         self._check_open()
         try:
-            batch = self._handle.fetch(descriptor)
+            batch = self._handle.fetch_for(descriptor, self.ack_through)
         except NotFound as error:
             if self._is_referenced(descriptor):
                 raise
             raise NotFound(f"{error}; it is not in the queue any more either: it was acked") from error
         with self._lock:
-            return self._fetched_batch(batch)
+            self._note_fetched(batch)
+        return batch
 
     def ack(self, sequence: int) -> None:
         """Ack the next entry: after n comes n+1, and the first is the first that was handed out.
@@ -182,6 +211,7 @@ class Consumer:
         the next `ack` or `flush` writes again. Raises `OutOfOrderAck` naming both sequences, and `Fenced`.
         """
         check_whole("sequence", sequence, 0)
+        self._check_process()
         with self._lock:
             self._check_open()
             self._check_ack("ack of", sequence, last=self._next_to_ack())
@@ -198,6 +228,7 @@ class Consumer:
         every cursor as it was, and the same call can be tried again.
         """
         check_whole("sequence", sequence, 0)
+        self._check_process()
         with self._lock:
             self._check_open()
             due = self._check_ack("ack through", sequence, last=self._handed_out)
@@ -207,12 +238,14 @@ class Consumer:
 
     def rewind(self) -> None:
         """Hand out again, from the next call on, everything that was handed out and not acked."""
+        self._check_process()
         with self._reading, self._lock:
             self._check_open()
             self._cursor = self._acked
 
     def flush(self) -> None:
         """Dequeue through the last ack. It always reads the manifest, and so notices a fence. Raises `Fenced`."""
+        self._check_process()
         with self._lock:
             self._check_open()
             self._flush()
@@ -220,9 +253,18 @@ class Consumer:
     def close(self) -> None:
         """Stop the collector, then flush. A fence is logged, not raised; a second `close` does nothing.
 
-        An error of the store is raised, unless that would hide an exception in flight: then it is logged.
+        An error of the store is raised, unless that would hide an exception in flight: then it is logged. At last, a
+        cycle of the collector that is due is run, for `gc_at_close` seconds at most; what goes wrong there is logged.
         """
         self._close(sys.exc_info()[1])
+
+    def collect_if_due(self) -> None:
+        """Run a cycle of the collector that is due, for `gc_at_close` seconds at most; what goes wrong is logged.
+
+        `close` does it too. This is for a process that ends without one.
+        """
+        if self._collector is not None:
+            self._collector.collect_at_end(self._config.gc_at_close)
 
     def follow(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Yield batches as they come. Ends when none came for `timeout` seconds (None: never), or after `close`."""
@@ -255,6 +297,9 @@ class Consumer:
         self._close(error)
 
     def _close(self, in_flight: BaseException | None) -> None:
+        if self._home != current.number and in_flight is not None:
+            return  # nothing of this process is there to close, and what is in flight says more
+        self._check_process()
         with self._lock:
             if self._closed.is_set():
                 return
@@ -270,19 +315,22 @@ class Consumer:
             if in_flight is None:
                 raise
             _log.exception("closing %r failed too", self)
+        else:
+            if not isinstance(in_flight, KeyboardInterrupt):  # who sends one does not want to wait
+                self.collect_if_due()
 
     def _next_batch(self) -> ConsumedBatch | None:
         while entries := self._after_cursor(1):
             try:
-                batch = self._handle.fetch(entries[0])
+                batch = self._handle.fetch_for(entries[0], self.ack_through)
             except NotFound:
                 if self._is_referenced(entries[0]):
                     raise
                 continue  # acked in the meantime
             with self._lock:
-                noted = self._fetched_batch(batch)
+                self._note_fetched(batch)
                 self._hand_out(entries)
-                return noted
+                return batch
         return None
 
     def _reading_cursors(self) -> tuple[int | None, ...]:
@@ -313,12 +361,11 @@ class Consumer:
             self._handed_out = last if self._handed_out is None else max(self._handed_out, last)
             self._cursor = last
 
-    def _fetched_batch(self, batch: ConsumedBatch) -> ConsumedBatch:
+    def _note_fetched(self, batch: ConsumedBatch) -> None:
         if batch.metadata:
             lag = self._clock() - batch.metadata[-1].ingestion_time_ms / 1000
             self._measures.consumer_lag.set(max(lag, 0.0))
         self._fetched = batch.sequence if self._fetched is None else max(self._fetched, batch.sequence)
-        return replace(batch, acknowledge=self.ack_through)
 
     def _is_referenced(self, descriptor: BatchDescriptor) -> bool:
         """Whether the queue still has an entry, by a fresh read. Raises `Fenced`."""
@@ -358,6 +405,9 @@ class Consumer:
 
     def _until(self, timeout: float | None) -> float:
         return float("inf") if timeout is None else time.monotonic() + timeout
+
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "make a Consumer here, which takes over the group")
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -15,8 +15,10 @@ from penstock.buffer.batch import MAX_BATCH_BYTES, decode_batch
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.measures import Measures
 from penstock.errors import CorruptData, InvalidInput, NotFound
-from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 from penstock.storage.paths import is_path
+
+_FRAMING_BYTES = 64 << 20  # of a batch beside its entries, where these are few
 
 
 @dataclass(frozen=True)
@@ -81,29 +83,44 @@ class FetchHandle:
         Raises `NotFound` if its object is gone, `CorruptData` if it is no batch, both naming sequence and location, and
         `StorageError` if the store fails.
         """
+        return self.fetch_for(descriptor, None)
+
+    def fetch_for(self, descriptor: BatchDescriptor, acknowledge: Callable[[int], None] | None) -> ConsumedBatch:
+        """Do the same for a consumer, whose `acknowledge` acks through the batch."""
         started = time.perf_counter()
         batch, size = read_batch(self._store, descriptor, self._max_batch_bytes)
         self._measures.batches_collected.inc()
         self._measures.entries_collected.inc(batch.num_rows)
         self._measures.bytes_collected.inc(size)
         self._measures.fetch_duration.observe(time.perf_counter() - started)
-        return ConsumedBatch(descriptor.sequence, descriptor.location, descriptor.metadata, batch)
+        return ConsumedBatch(descriptor.sequence, descriptor.location, descriptor.metadata, batch, acknowledge)
 
 
 def read_batch(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int) -> tuple[pa.RecordBatch, int]:
     """Read and decode the batch of a descriptor, and say how large its object is. Raises as `fetch` does."""
-    data = read_object(store, descriptor)
+    data = read_object(store, descriptor, max_batch_bytes)
     return decode_object(store, descriptor, data, max_batch_bytes), len(data)
 
 
-def read_object(store: ObjectStore, descriptor: BatchDescriptor) -> bytes:
+def read_object(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int = MAX_BATCH_BYTES) -> bytes:
     """Read the object of a descriptor, and leave it as it is. Raises as `fetch` does."""
     if not is_path(descriptor.location):
         raise CorruptData(f"{_what(store, descriptor)} has a location that is no path in a store")
     try:
-        return store.get(descriptor.location).data
+        return get_at_most(store, descriptor.location, largest_object(descriptor, max_batch_bytes)).data
     except NotFound as error:
         raise NotFound(f"{_what(store, descriptor)} is gone") from error
+    except CorruptData as error:
+        raise CorruptData(f"{_what(store, descriptor)} cannot be read: {error}") from error
+
+
+def largest_object(descriptor: BatchDescriptor, max_batch_bytes: int = MAX_BATCH_BYTES) -> int:
+    """How many bytes the object of a descriptor has at most: as many as its entry says.
+
+    Version 1 does not say (None, or 0 where it was asked for and not found). There a batch of many small entries may
+    have twice the bytes of its entries.
+    """
+    return descriptor.size or 2 * max_batch_bytes + _FRAMING_BYTES
 
 
 def decode_object(

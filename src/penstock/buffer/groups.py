@@ -14,6 +14,7 @@ from penstock.buffer.native_queue import NativeQueue, NativeView
 from penstock.buffer.queue_manifest import QueueView, Start
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage.process import current
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,18 @@ class Writers:
 class _Place:
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._where = f"{path!r} in {url_of(store)}"
-        self.queue = BufferQueue(store, path, "consumer")
+        self._store = store
+        self._path = path
+        self._home = current.number
+        self._queue = BufferQueue(store, path, "consumer")
+
+    @property
+    def queue(self) -> BufferQueue:
+        """The queue. A forked child has its own: a thread of the parent may have held a lock of the one before."""
+        if self._home != current.number:
+            self._queue = BufferQueue(self._store, self._path, "consumer")
+            self._home = current.number
+        return self._queue
 
     def head(self) -> Head:
         view = self.queue.look()

@@ -1,28 +1,30 @@
-"""Where data objects lie: `<prefix>/<ULID>.batch`, beside the `.owner` that names their manifest."""
+"""Where data objects lie: `<prefix>/<ULID>.batch`."""
 
 from __future__ import annotations
 
-import logging
+import base64
+import os
 import re
-import threading
 import time
 from collections.abc import Callable
+from uuid import UUID
 
-from penstock.errors import AlreadyExists, InvalidInput, NotFound, OutcomeUnknown
-from penstock.storage import ObjectStore, url_of
+from penstock.buffer.time_ranges import TimeRanges, after_ranges
+from penstock.errors import InvalidInput
 
 MANIFEST_PATH = "ingest/manifest"
-OWNER = ".owner"
+
+LAST_ULID_MS = (1 << 48) - 1
+"""The last time that a ULID can have, in milliseconds since 1970."""
 
 _SUFFIX = ".batch"
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's
 _TO_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _DATA_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\.batch")
-_LAST_MS = (1 << 48) - 1
-_TRIES = 10
-
-_log = logging.getLogger(__name__)
+_ULID_RANDOM_BYTES = 10
+_WRITER_RANDOM_BYTES = 12
+_ID_RANDOM_BYTES = 16
 
 
 def is_data_name(name: str) -> bool:
@@ -51,6 +53,15 @@ def ulid_time(text: str) -> int | None:
     return int(text[:10].translate(_TO_DIGITS), 32)
 
 
+def ulid_prefix(milliseconds: int) -> str:
+    """How the ULIDs of a time begin: those of an earlier time sort before it, and all others at or after it.
+
+    >>> ulid_prefix(1469922850259), ulid_prefix(0)
+    ('01ARZ3NDEK', '0000000000')
+    """
+    return "".join(_ALPHABET[milliseconds >> shift & 31] for shift in range(45, -1, -5))
+
+
 def location_time(location: str) -> int | None:
     """The ULID time of a data object's location, in milliseconds; None where its name is no ULID's.
 
@@ -62,55 +73,42 @@ def location_time(location: str) -> int | None:
 
 
 class Names:
-    """Makes names that nobody else has: ULIDs whose time is never below the last, nor below a collector's floor.
+    """Makes names that nobody else has: ULIDs of the clock's time, above the collector's floor, in no closed range.
 
-    Of version 1's collector nothing relies on that time; version 2's goes by it, and by no clock.
+    They differ by 80 random bits, and nothing relies on their order. So a clock that was wrong for a moment names what
+    was written in that moment, and nothing after it. Of version 1's collector nothing relies on the time in a name;
+    version 2's goes by it, and by no clock. `randomness(n)` returns n random bytes.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, randomness: Callable[[int], bytes] = os.urandom) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._last = 0
+        self._randomness = randomness
+        self._closed: TimeRanges = ()
+
+    def keep_out_of(self, closed: TimeRanges) -> None:
+        """Make no name from here on whose time is in one of these ranges, as a manifest's head has them."""
+        self._closed = closed
 
     def ulid(self, floor: int = 0) -> str:
         """A new ULID, above the floor. Raises `InvalidInput` where no time is left above it."""
         from ulid import ULID  # here, for it takes longer to load than all the rest of the buffer
 
-        with self._lock:
-            self._last = milliseconds = max(min(max(int(self._clock() * 1000), 0), _LAST_MS), self._last, floor + 1)
-        if milliseconds > _LAST_MS:
+        now = min(max(int(self._clock() * 1000), 0), LAST_ULID_MS)
+        milliseconds = after_ranges(self._closed, max(now, floor + 1))
+        if milliseconds > LAST_ULID_MS:
             raise InvalidInput(f"no ULID has a time beyond the floor of this buffer, {floor} ms since 1970")
-        return str(ULID.from_timestamp(milliseconds))
+        # Not `ULID.from_timestamp`: within a millisecond it adds one to the last, and a forked child starts from its
+        # parent's last. Both would write data under one name.
+        return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + self._randomness(_ULID_RANDOM_BYTES)))
+
+    def writer(self) -> str:
+        """A new name for a writer of the manifest."""
+        return base64.urlsafe_b64encode(self._randomness(_WRITER_RANDOM_BYTES)).decode()
+
+    def buffer_id(self) -> UUID:
+        """A new id for a buffer."""
+        return UUID(bytes=self._randomness(_ID_RANDOM_BYTES), version=4)
 
     def location(self, prefix: str, floor: int = 0) -> str:
         """Where a new data object goes."""
         return f"{prefix}/{self.ulid(floor)}{_SUFFIX}"
-
-
-def check_owner(store: ObjectStore, prefix: str, manifest: str, *, claim: bool) -> bool:
-    """Say whether a prefix belongs to this manifest. With `claim`, take it if it is nobody's yet.
-
-    Raises `InvalidInput` if it belongs to another: two manifests on one prefix would collect each other's data.
-    """
-    path = f"{prefix}/{OWNER}"
-    for _ in range(_TRIES):
-        try:
-            owner = store.get(path).data.decode(errors="replace").strip("\r\n")
-        except NotFound:
-            if not claim:
-                return False
-        else:
-            if owner != manifest:
-                raise InvalidInput(
-                    f"the prefix {prefix!r} in {url_of(store)} belongs to the manifest {owner!r}, not to {manifest!r}; "
-                    "give each buffer a data_path_prefix of its own"
-                )
-            return True
-        try:
-            store.put_if_absent(path, manifest.encode())
-        except (AlreadyExists, OutcomeUnknown) as error:
-            # Somebody's, or one's own: reading again tells, for the content is all that matters here.
-            _log.info("claiming %s in %s: %s; reading it again", path, url_of(store), error)
-        else:
-            return True
-    raise OutcomeUnknown(f"after {_TRIES} tries {path} in {url_of(store)} is neither there nor can it be written")

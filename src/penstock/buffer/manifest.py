@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.locations import MANIFEST_PATH as MANIFEST_PATH
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest_object import decoded
+from penstock.buffer.manifest_object import MAX_MANIFEST_BYTES, decoded
 from penstock.buffer.native_head import DEFAULT_GROUP, NEW, VERSION, Group, Head, decode_head, version_of
+from penstock.buffer.opendata_id import read_id
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.buffer.segments import Segments
 from penstock.errors import NotFound
-from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 
 _TRIES = 5
 
@@ -36,6 +38,16 @@ class Manifest:
     """Each reader's epoch, and how far it has acked. Version 1 has one, and calls it nothing; here it is `default`."""
     head: Head | None = field(default=None, repr=False, compare=False)
     """Everything that a manifest of version 2 says: its segments, writers and floor."""
+    id: UUID | None = field(default=None, repr=False, compare=False)
+    """Which buffer it is, wherever its objects are. None where there is no buffer yet.
+
+    A manifest of version 1 has none in its bytes; `read` finds the one that lies beside it, once a Penstock wrote it.
+    """
+
+    @classmethod
+    def empty(cls) -> Manifest:
+        """What a buffer has that is not there yet: an empty queue at epoch 0, without an id."""
+        return replace(cls._of_head(NEW), id=None)
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -58,11 +70,16 @@ class Manifest:
         Raises `StorageError` where the store fails, and `CorruptData` where an object is no manifest, or no segment.
         """
         store = open_store(where)
+        found = cls._read(store, path)
+        return replace(found, id=read_id(store, path)) if found.version == OPENDATA else found
+
+    @classmethod
+    def _read(cls, store: ObjectStore, path: str) -> Manifest:
         for left in reversed(range(_TRIES)):
             try:
-                data = store.get(path).data
+                data = get_at_most(store, path, MAX_MANIFEST_BYTES).data
             except NotFound:
-                return cls._of_head(NEW)
+                return cls.empty()
             found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
             if found.head is None or not found.head.segments:
                 return found
@@ -77,4 +94,4 @@ class Manifest:
     @classmethod
     def _of_head(cls, head: Head) -> Manifest:
         entries = tuple(entry.descriptor() for entry in head.tail)
-        return cls(VERSION, head.epoch, head.next_sequence, entries, head.groups, head)
+        return cls(VERSION, head.epoch, head.next_sequence, entries, head.groups, head, head.buffer_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +9,18 @@ from typing import TypeVar
 
 from penstock.buffer.measures import WriteCounts
 from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, OutcomeUnknown, StorageError
-from penstock.storage import Object, ObjectStore, url_of
+from penstock.storage import Object, ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
+from penstock.storage.logs import get_logger
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _READ_TRIES = 5
 _UNKNOWN_TRIES = 30
+MAX_MANIFEST_BYTES = 256 << 20  # of version 1 at four million entries; the head of version 2 has some 100 KiB
 
 T = TypeVar("T")
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 LOST = (Conflict, AlreadyExists, OutcomeUnknown)
 """What a compare-and-set raises that did not succeed: any of them may have happened all the same."""
@@ -62,7 +63,7 @@ class ManifestObject:
     def get(self) -> Object | None:
         """What is there; None where there is nothing. Raises `StorageError`."""
         try:
-            return self.store.get(self.path)
+            return get_at_most(self.store, self.path, MAX_MANIFEST_BYTES)
         except NotFound:
             return None
 
@@ -70,13 +71,14 @@ class ManifestObject:
         """What the object's bytes are. Raises `CorruptData` naming the object."""
         return decoded(decode, data, self.where)
 
-    def replace(self, version: str | None, data: bytes) -> str:
-        """Write over a version, or where there was nothing. Raises one of `LOST`, and `StorageError`."""
+    def replace(self, version: str | None, data: bytes, reserve: Reserve = Reserve.USE) -> str:
+        """Write over a version, or where there was nothing. Raises one of `LOST`, and `StorageError`.
+
+        Producers write with `Reserve.KEEP`: on a full disk they wait, and acks, claims and collecting go on.
+        """
         self._counts.tried()
         try:
-            if version is None:
-                return self.store.put_if_absent(self.path, data)
-            return self.store.put_if_match(self.path, data, version)
+            return replace_with_reserve(self.store, self.path, data, version, reserve)
         except (Conflict, AlreadyExists):
             self._counts.lost()
             raise

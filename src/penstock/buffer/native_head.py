@@ -1,7 +1,7 @@
 """The head of a manifest, version 2: one small object under compare-and-set. Its bytes, and what is checked in them.
 
 ```text
-head     a MessagePack map   u16 LE version = 2
+head     a MessagePack map, then the trailer of `trailer.py` with version = 2 and magic PSTM
 ```
 
 What each key means is in `docs/formats.md`; what must hold between them in `docs/design/native-manifest.md`.
@@ -10,12 +10,14 @@ What each key means is in `docs/formats.md`; what must hold between them in `doc
 from __future__ import annotations
 
 import re
-import struct
 from typing import Annotated, Any
+from uuid import UUID, uuid4
 
 import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
+from penstock.buffer.time_ranges import is_in_ranges, joined_ranges
+from penstock.buffer.trailer import HEAD_MAGIC, last_u16, magic_of, trailer, unsupported, verified_body
 from penstock.errors import CorruptData, InvalidInput
 
 VERSION = 2
@@ -23,12 +25,15 @@ DEFAULT_GROUP = "default"
 MOST_IN_TAIL = 256
 TAIL_BYTES = 32 << 10
 MOST_REFERENCES = 256
+MAX_LEVEL = 64
+"""The highest level of a segment: each level holds two of the level below at least, and sequences have 64 bits."""
 MOST_UNNAMED = 1000
 """How many writers with a random name the head remembers."""
 
-SEGMENT_NAME = re.compile(r"\d{20}-([0-7][0-9A-HJKMNP-TV-Z]{25})\.seg")
+SEGMENT_NAME = re.compile(r"[0-9]{20}-([0-7][0-9A-HJKMNP-TV-Z]{25})\.seg")
 
-_VERSION = struct.Struct("<H")
+_OPENDATA = 1
+_NO_ID = bytes(16)
 _U32 = (1 << 32) - 1
 _I64 = (1 << 63) - 1
 _U64 = (1 << 64) - 1
@@ -94,9 +99,11 @@ class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     is_named: bool
 
 
-class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The queue. It never changes: what changes it returns another, one revision later."""
 
+    id: bytes
+    """16 random bytes, written once: which buffer this is, wherever its objects are."""
     revision: int
     next_sequence: int
     epoch: int
@@ -107,6 +114,17 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forgotten_through: int
     floor: int
     floor_set_at: int
+    closed: tuple[tuple[Natural, Natural], ...] = ()
+    """Ranges of ULID times above the floor in which, too, nothing new is named: first and last of each."""
+
+    def may_name(self, at: int | None) -> bool:
+        """Whether what has this ULID time may be named: it is neither below the floor nor in a closed range."""
+        return at is None or (at >= self.floor and not is_in_ranges(self.closed, at))
+
+    @property
+    def buffer_id(self) -> UUID:
+        """The id as a UUID."""
+        return UUID(bytes=self.id)
 
     @property
     def first_sequence(self) -> int:
@@ -120,17 +138,13 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The first sequence that some group has not acked; with no group the first that is kept."""
         return min((group.acked_through + 1 for group in self.groups.values()), default=self.first_sequence)
 
-    def happened(self, writer: str, transaction: int) -> Writer | None:
-        """What the writer did last, if that transaction of it has happened; else None."""
-        found = self.writers.get(writer)
-        return found if found is not None and transaction <= found.transaction else None
-
     def changed(self, **changes: Any) -> Head:
         """One revision later, with these changes."""
         return msgspec.structs.replace(self, revision=self.revision + 1, **changes)
 
 
 NEW = Head(
+    id=_NO_ID,
     revision=0,
     next_sequence=0,
     epoch=0,
@@ -142,38 +156,47 @@ NEW = Head(
     floor=0,
     floor_set_at=0,
 )
-"""The head of a buffer that has none yet. It is never written: what is written is one revision later."""
+"""The head of a buffer that has none yet. It is never written: what is written has an id, and is one revision later."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Head)
 
 
+def unborn_head(buffer_id: UUID | None = None) -> Head:
+    """What `NEW` is, with an id: a random one, unless it is given."""
+    return msgspec.structs.replace(NEW, id=(buffer_id or uuid4()).bytes)
+
+
 def version_of(data: bytes) -> int | None:
-    """The version in the last two bytes of a manifest; None where there are none.
+    """The version of a manifest: 2 where it ends in our magic, 1 where it is OpenData's; None where it is neither.
 
     >>> version_of(encode_head(NEW)), version_of(b"")
     (2, None)
     """
-    return None if len(data) < _VERSION.size else int(_VERSION.unpack_from(data, len(data) - _VERSION.size)[0])
+    if magic_of(data) == HEAD_MAGIC:
+        return VERSION
+    return _OPENDATA if last_u16(data) == _OPENDATA else None
 
 
 def encode_head(head: Head) -> bytes:
     """The bytes of a head. Raises `InvalidInput` for a number that needs more than 64 bits."""
     try:
-        return _encoder.encode(head) + _VERSION.pack(VERSION)
+        body = _encoder.encode(head)
     except OverflowError as error:
         raise InvalidInput(f"a manifest cannot hold a number beyond 64 bits: {error}") from error
+    return body + trailer(body, VERSION, HEAD_MAGIC)
 
 
 def decode_head(data: bytes) -> Head:
     """Read the bytes of a head. Raises `CorruptData` naming what is wrong: a key it does not know as well."""
-    version = version_of(data)
+    version = last_u16(data)
     if version is None:
         raise CorruptData(f"a manifest of {len(data)} bytes is too small")
-    if version != VERSION:
-        raise CorruptData(f"unsupported version {version} of a manifest's head; this Penstock reads 1 and 2")
+    if magic_of(data) is None:
+        raise unsupported(version, "a manifest's head")
+    body = verified_body(data, VERSION, HEAD_MAGIC)
     try:
-        head = _decoder.decode(memoryview(data)[: -_VERSION.size])
+        head = _decoder.decode(body)
     except msgspec.ValidationError as error:
         raise CorruptData(
             f"a manifest of version 2 cannot be read: {error} (what a newer Penstock has written must not be "
@@ -211,6 +234,8 @@ def is_too_long(entries: tuple[Entry, ...]) -> bool:
 
 def _check(head: Head) -> None:
     """See to it that nothing is missing between the first sequence and the next, and that every group is in it."""
+    if len(head.id) != len(_NO_ID) or head.id == _NO_ID:
+        raise CorruptData(f"id: {head.id.hex()!r:.100} is no id of a buffer, which has 16 bytes")
     numbers = {
         "revision": head.revision,
         "next_sequence": head.next_sequence,
@@ -222,6 +247,8 @@ def _check(head: Head) -> None:
     for name, number in numbers.items():
         if not 0 <= number <= _U64:
             raise CorruptData(f"{name}: {number} cannot be in a manifest")
+    if joined_ranges(head.closed) != head.closed or any(first > last for first, last in head.closed):
+        raise CorruptData(f"closed: {head.closed} are no ranges in order")
     due = head.first_sequence
     for reference in head.segments:
         check_reference(reference, due)
@@ -247,5 +274,7 @@ def check_reference(reference: Reference, due: int) -> None:
         raise CorruptData(
             f"segments: {reference.name} holds {reference.first} to {reference.last}, and {due} is due there"
         )
+    if reference.level > MAX_LEVEL:
+        raise CorruptData(f"segments: {reference.name!r} has level {reference.level}, and the highest is {MAX_LEVEL}")
     if SEGMENT_NAME.fullmatch(reference.name) is None:
         raise CorruptData(f"segments: {reference.name!r} is no segment's name")

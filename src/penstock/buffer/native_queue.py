@@ -6,18 +6,17 @@ transaction in the head, for an ack the group's, for an epoch nothing but a succ
 
 from __future__ import annotations
 
-import logging
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from uuid import UUID
 
 import msgspec
 
-from penstock.buffer.attempts import Attempts
+from penstock.buffer.attempts import Attempts, out_of_order
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.locations import Names, location_time
 from penstock.buffer.manifest_object import LOST, ManifestObject, Patience, VersionChanged
@@ -25,7 +24,6 @@ from penstock.buffer.measures import Measures
 from penstock.buffer.native_head import (
     DEFAULT_GROUP,
     MOST_UNNAMED,
-    NEW,
     Group,
     Head,
     Reference,
@@ -34,19 +32,24 @@ from penstock.buffer.native_head import (
     encode_head,
     entry_of,
     is_too_long,
+    unborn_head,
     version_of,
 )
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
+from penstock.buffer.ownership import refuse_deleted
 from penstock.buffer.queue_manifest import Enqueued, InTime, Rewrite, Start, Transaction
 from penstock.buffer.resuming import beginning, check_resumable
-from penstock.buffer.segments import Segments
+from penstock.buffer.segments import SEALING_THREADS, Segments
+from penstock.buffer.time_ranges import MOST_RANGES, TimeRanges, joined_ranges
 from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown, PenstockError
+from penstock.storage import Reserve
+from penstock.storage.logs import get_logger
 
 _YOUNG = 10.0  # seconds
 _MANY = 50  # tries
 _LAST_DATE = 253_402_300_799_000  # the end of the year 9999, in milliseconds
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,12 @@ class NativeView:
 
         Opens the segments that hold them, and no others. Raises `NotFound` for one that is gone, and `CorruptData`.
         """
-        found = [entry.descriptor() for entry in self.segments.entries(self.head.segments, start, stop)]
-        return found + [entry.descriptor() for entry in self.head.tail if start <= entry.sequence < stop]
+        tail = self.head.tail
+        first = tail[0].sequence if tail else self.head.next_sequence
+        found = [entry.descriptor() for entry in tail[max(start - first, 0) : max(stop - first, 0)]]
+        if start >= first:
+            return found
+        return [entry.descriptor() for entry in self.segments.entries(self.head.segments, start, stop)] + found
 
 
 class NativeQueue:
@@ -95,19 +102,28 @@ class NativeQueue:
         names: Names,
         group: str = DEFAULT_GROUP,
         *,
+        prefix: str | None = None,
         owner: str | None = None,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
+        sealing_threads: int = SEALING_THREADS,
     ) -> None:
         self._object = manifest
+        self._names = names
+        self._prefix = prefix
         self._measures = Measures(manifest.label)
-        self._segments = Segments(manifest.store, manifest.path, names, manifest.patiently)
+        self._segments = Segments(manifest.store, manifest.path, names, manifest.patiently, sealing_threads)
         self._group = group
         self._owner = f"{socket.gethostname()}:{os.getpid()}" if owner is None else owner
         self._clock = clock
+        self._uptime = uptime
         self._latest: NativeView | None = None
         self._latest_at = 0.0
-        self._writer = secrets.token_urlsafe(12)
+        self._seen: tuple[NativeView, NativeView] | None = None  # a view, and how the group sees it
+        self._writer = names.writer()
         self._count = 0
+        self._unborn = unborn_head(names.buffer_id())  # what this queue writes where there is no head yet
+        self._id: bytes | None = None  # of the buffer, once its head was seen
 
     @property
     def conflict_rate(self) -> float:
@@ -119,6 +135,39 @@ class NativeQueue:
         """The collector's floor, as of the last read or write."""
         return 0 if self._latest is None else self._latest.head.floor
 
+    # Which buffer it is.
+
+    def identify(self, create: bool) -> UUID | None:
+        """The buffer's id, as it is on the store; None where there is no buffer. With `create` one is created then."""
+        found = self._read_patiently()
+        self._check_same_buffer(found)
+        if create and found.version is None:
+            found = self._born(found)
+        return None if found.version is None else found.head.buffer_id
+
+    def _born(self, found: NativeView) -> NativeView:
+        """The queue, its head written first where there was none. Of several that write one, one is the first."""
+        pauses, patience = self._object.pauses(), Patience()
+        while found.version is None:
+            try:
+                return self._write(found, found.head.changed())
+            except LOST as error:
+                patience.lost(error)
+                _log.info("creating %s: %s; reading it again", self._object.where, error)
+                next(pauses)
+                found = self._read_patiently()
+        return found
+
+    def _check_same_buffer(self, found: NativeView) -> None:
+        """Raises `InvalidInput` where this queue's buffer was deleted: what was written for it is not another's."""
+        if self._id is None or (found.version is not None and found.head.id == self._id):
+            return
+        now = "is gone" if found.version is None else f"is the buffer {found.head.buffer_id} now"
+        raise InvalidInput(
+            f"{self._object.where} {now}, and was {UUID(bytes=self._id)}: its manifest was deleted. What "
+            "was to be enqueued is not known to be; open the buffer again to go on with what is there"
+        )
+
     # Producers.
 
     def enqueue(
@@ -129,7 +178,8 @@ class NativeQueue:
         Without a transaction the queue's own writer is it: it has a random name, and counts. Each set of entries that
         it tries is another transaction, so that the head says which of them it was.
 
-        Raises `OutcomeUnknown` where the head has forgotten the writer meanwhile, and it cannot know.
+        Raises `OutcomeUnknown` where the head has forgotten the writer meanwhile, and it cannot know; and
+        `InvalidInput` for a transaction before the writer's last, or where the buffer was deleted meanwhile.
         """
         attempts = Attempts()
         pauses = self._object.pauses()
@@ -137,13 +187,14 @@ class NativeQueue:
         if found is None:
             found, is_fresh = self._read_patiently(), True
         while True:
+            self._check_same_buffer(found)
             done = self._evidence(found, attempts, by)
             if done is not None:
                 return done
             entries = in_time(entries)
             if not entries:
                 return Enqueued(appended=False)
-            entries = self._above(found.head.floor, entries, rewrite)
+            entries = self._nameable(found.head, entries, rewrite)
             now = by if by is not None else self._own(attempts, entries)
             changed = self._appended(found.head, entries, now)
             # Once more: to write segments, or data again, may have taken a while.
@@ -156,7 +207,7 @@ class NativeQueue:
             if attempts.count % _MANY == 0:
                 _log.warning("enqueuing %d in %s: try %d by now", len(tried), self._object.where, attempts.count)
             try:
-                written = self._write(found, changed)
+                written = self._write(found, changed, Reserve.KEEP)
             except LOST as error:
                 _log.info("enqueuing %d in %s: %s; reading again", len(tried), self._object.where, error)
             else:
@@ -167,7 +218,7 @@ class NativeQueue:
 
     def _kept(self) -> NativeView | None:
         """The head of the last write, while it is young: after an old one this writer may have been forgotten."""
-        return self._latest if time.monotonic() - self._latest_at < _YOUNG else None
+        return self._latest if self._uptime() - self._latest_at < _YOUNG else None
 
     def _own(self, attempts: Attempts, entries: Sequence[NewEntry]) -> Transaction:
         known = attempts.of(entries)
@@ -183,18 +234,30 @@ class NativeQueue:
         landed = None if writer is None else attempts.landed(writer)
         if by is None and landed is not None:
             return landed
-        if by is not None and writer is not None and by.number <= writer.transaction:
+        if by is not None and self.happened(head, by) is not None and writer is not None:
             # A name can be another process's too, and so can the try: its locations tell, while they are there.
             if landed is not None and self._is_at(found, landed):
                 return landed
-            first = writer.first_sequence if by.number == writer.transaction else None
-            return Enqueued(False, first, was_there=True)
+            return Enqueued(False, writer.first_sequence, was_there=True)
         if writer is None and attempts.base is not None and head.forgotten_through > attempts.base:
             raise OutcomeUnknown(
                 f"a write to {self._object.where} was not confirmed, and the manifest has forgotten its writer since "
                 f"(it remembers the latest {MOST_UNNAMED}): what it wrote is not known to be enqueued"
             )
         return None
+
+    def happened(self, head: Head, by: Transaction) -> Writer | None:
+        """The record of a transaction that is its writer's last; None where it comes after that, or is the first.
+
+        Raises `InvalidInput` for one before the last. A writer repeats its last transaction after a crash and no other:
+        whether this one ever happened the head does not say.
+        """
+        found = head.writers.get(by.writer)
+        if found is None or by.number > found.transaction:
+            return None
+        if by.number < found.transaction:
+            raise out_of_order(by.writer, by.number, found.transaction, self._object.where)
+        return found
 
     def _is_at(self, found: NativeView, landed: Enqueued) -> bool:
         location, sequence = next(iter(landed.sequences.items()))
@@ -203,14 +266,15 @@ class NativeQueue:
         except NotFound:
             return False  # dequeued since, and collected
 
-    def _above(self, floor: int, entries: Sequence[NewEntry], rewrite: Rewrite) -> Sequence[NewEntry]:
-        """The entries, those below the collector's floor written again: the collector may have them by now."""
-        times = [location_time(entry.location) for entry in entries]
-        below = [at is not None and at < floor for at in times]
-        if not any(below):
+    def _nameable(self, head: Head, entries: Sequence[NewEntry], rewrite: Rewrite) -> Sequence[NewEntry]:
+        """The entries, those that the head may not name written again: a collector may have them by now."""
+        may_name = [head.may_name(location_time(entry.location)) for entry in entries]
+        if all(may_name):
             return entries
-        _log.info("writing %d objects again in %s: below the collector's floor", sum(below), self._object.where)
-        return [rewrite(entry, floor) if is_below else entry for entry, is_below in zip(entries, below, strict=True)]
+        count = len(entries) - sum(may_name)
+        _log.info("writing %d objects again in %s: the collector may have them", count, self._object.where)
+        self._names.keep_out_of(head.closed)  # this head's: another thread may have read an older one since
+        return [entry if may else rewrite(entry, head.floor) for entry, may in zip(entries, may_name, strict=True)]
 
     def _appended(self, head: Head, entries: Sequence[NewEntry], by: Transaction) -> Head:
         """The head with entries at its end. Writes segments where the tail would be too long."""
@@ -249,6 +313,8 @@ class NativeQueue:
         pauses, patience = self._object.pauses(), Patience()
         while True:
             found = self._read_patiently()
+            if found.version is None and self._prefix is not None:
+                refuse_deleted(self._object.store, self._prefix, self._object.path, self._is_there)
             head = found.head
             group = head.groups.get(self._group)
             acked = group.acked_through if group is not None and group.epoch else self._begin(head, start) - 1
@@ -292,8 +358,11 @@ class NativeQueue:
         latest = self._latest
         found = self._object.get()
         if found is None:
-            view = NativeView(NEW, self._segments)
+            view = NativeView(self._unborn, self._segments)
         elif latest is not None and latest.version == found.version:
+            self._latest_at = self._uptime()
+            if latest.last_modified == found.last_modified:
+                return latest
             view = replace(latest, last_modified=found.last_modified)
         elif version_of(found.data) == OPENDATA:
             raise VersionChanged
@@ -332,15 +401,22 @@ class NativeQueue:
                 _log.info("changing %s: %s; reading again", self._object.where, error)
                 next(pauses)
 
-    def raise_floor(self, floor_for: Callable[[Head], int], now: Callable[[], int]) -> Head:
-        """Set the collector's floor, if it is higher than the one there, and when: after the head was read.
+    def close_times(
+        self, floor_for: Callable[[Head], int], ranges_for: Callable[[Head], TimeRanges], now: Callable[[], int]
+    ) -> Head:
+        """Raise the collector's floor, close ranges of times above it, and note when: after the head was read.
 
-        Who acks just before has a whole grace period to fetch what it holds.
+        Neither is ever taken back. Who acks just before has a whole grace period to fetch what it holds.
         """
 
         def change(head: Head) -> Head | None:
-            floor = floor_for(head)
-            return head.changed(floor=floor, floor_set_at=max(now(), 0)) if floor > head.floor else None
+            floor = max(floor_for(head), head.floor)
+            closed = _above(floor, (*head.closed, *ranges_for(head)))
+            if len(closed) > MOST_RANGES:  # another collector has closed some since: what is closed stays so
+                closed = _above(floor, head.closed)
+            if (floor, closed) == (head.floor, head.closed):
+                return None
+            return head.changed(floor=floor, closed=closed, floor_set_at=max(now(), 0))
 
         return self.change(change, lambda head: change(head) is None)
 
@@ -445,6 +521,11 @@ class NativeQueue:
             )
 
     def _check_epoch(self, head: Head, epoch: int) -> None:
+        if self._id is not None and head.id != self._id:
+            raise Fenced(
+                f"{self._object.where} is another buffer now, or none, and was {UUID(bytes=self._id)}: its manifest "
+                "was deleted since"
+            )
         group = head.groups.get(self._group)
         if group is None:
             raise Fenced(f"the group {self._group!r} of {self._object.where} is gone: somebody has dropped it")
@@ -460,26 +541,39 @@ class NativeQueue:
         return max(int(self._clock() * 1000), 0)
 
     def _for_group(self, found: NativeView) -> NativeView:
-        return replace(found, group=self._group)
+        seen = self._seen
+        if seen is None or seen[0] is not found:
+            self._seen = seen = (found, replace(found, group=self._group))
+        return seen[1]
+
+    def _is_there(self) -> bool:
+        return self._read_patiently().version is not None
 
     def _read_patiently(self) -> NativeView:
         return self._object.patiently(self.look)
 
-    def _write(self, found: NativeView, changed: Head) -> NativeView:
-        version = self._object.replace(found.version, encode_head(changed))
+    def _write(self, found: NativeView, changed: Head, reserve: Reserve = Reserve.USE) -> NativeView:
+        version = self._object.replace(found.version, encode_head(changed), reserve)
         view = NativeView(changed, self._segments, version)
         self._remember(view)
         return view
 
     def _remember(self, view: NativeView) -> None:
         head, before = view.head, self._latest
+        self._names.keep_out_of(head.closed)
         self._latest = view if view.version is not None else None
-        self._latest_at = time.monotonic()
+        if self._id is None and view.version is not None:
+            self._id = head.id
+        self._latest_at = self._uptime()
         for gone in () if before is None else before.head.groups.keys() - head.groups.keys():
             self._measures.forget_group(gone)
         self._measures.queue_length.set(head.next_sequence - head.first_sequence)
         for name, group in head.groups.items():
             self._measures.group_lag(name).set(head.next_sequence - 1 - group.acked_through)
+
+
+def _above(floor: int, ranges: TimeRanges) -> TimeRanges:
+    return tuple(one for one in joined_ranges(ranges) if one[1] >= floor)
 
 
 def _epoch(group: Group | None) -> int | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
+from penstock.buffer.trailer import unsupported
 from penstock.errors import CorruptData, InvalidInput
 
 VERSION = 1
@@ -43,7 +44,7 @@ class OpenDataManifest:
             raise CorruptData(f"a manifest of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
         (version,) = _VERSION.unpack_from(data, len(data) - _VERSION.size)
         if version != VERSION:
-            raise CorruptData(f"unsupported version {version} of a manifest; this Penstock reads 1 and 2")
+            raise unsupported(version, "a manifest")
         if len(data) < _FOOTER.size:
             raise CorruptData(f"a manifest of {len(data)} bytes is too small for its footer of {_FOOTER.size}")
         self.data = data

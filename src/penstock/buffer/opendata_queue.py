@@ -6,26 +6,30 @@ dequeue that the entries are gone, for an epoch nothing but a success reply.
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, auto
+from uuid import UUID
 
+from penstock.buffer.config import check_opendata_places
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.manifest_object import LOST, ManifestObject, Patience, VersionChanged
 from penstock.buffer.measures import Measures
 from penstock.buffer.native_head import DEFAULT_GROUP, version_of
 from penstock.buffer.native_head import VERSION as NATIVE
+from penstock.buffer.opendata_id import read_id, write_id
 from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
+from penstock.buffer.ownership import owner_id, refuse_deleted
 from penstock.buffer.queue_manifest import InTime, QueueView, Start
 from penstock.buffer.resuming import beginning, check_resumable
 from penstock.errors import Fenced, InvalidInput
-from penstock.storage import ObjectStore
+from penstock.storage import ObjectStore, Reserve
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +108,14 @@ class OpenDataQueue:
         label: str,
         role: str,
         *,
+        prefix: str | None = None,
         group: str = DEFAULT_GROUP,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.manifest_object = self._object = ManifestObject(store, path, label, role, sleep=sleep, jitter=jitter)
         self._measures = Measures(label)
+        self._prefix = prefix
         self._group = group
         self._latest: OpenDataView | None = None
 
@@ -117,6 +123,35 @@ class OpenDataQueue:
     def conflict_rate(self) -> float:
         """Percent of the writes that lost a compare-and-set."""
         return self._object.conflict_rate
+
+    def identify(self, create: bool) -> UUID | None:
+        """The buffer's id, which lies beside the manifest; None where either is missing. With `create` it is written.
+
+        The manifest last: where it is found to be version 2 by then, the id is that of version 2.
+        """
+        found = self._read_patiently()
+        self._check_places(found)
+        store, path = self._object.store, self._object.path
+        known = None if found.version is None else self._known_id()
+        if not create:
+            return known
+        own_id = self._object.patiently(lambda: write_id(store, path, known))
+        pauses, patience = self._pauses(), Patience()
+        while found.version is None:
+            try:
+                found = self._write(found, found.manifest)
+            except LOST as error:
+                patience.lost(error)
+                _log.info("creating %s: %s; reading it again", self._where, error)
+                next(pauses)
+                found = self._read_patiently()
+        return own_id
+
+    def _known_id(self) -> UUID | None:
+        """The id beside the manifest. Where it was lost, the owner of the data still has it."""
+        store, path = self._object.store, self._object.path
+        found = read_id(store, path)
+        return found if found is not None or self._prefix is None else owner_id(store, self._prefix, path)
 
     def enqueue(
         self, entries: Sequence[NewEntry], in_time: InTime, unless: Callable[[OpenDataView], bool] | None = None
@@ -130,6 +165,7 @@ class OpenDataQueue:
         try:
             while True:
                 found = self._read_patiently()
+                self._refuse_deleted(found)
                 done, doubts = self.settle(doubts, found)
                 if done is not None:
                     return done
@@ -144,7 +180,7 @@ class OpenDataQueue:
                 if len(entries) < len(tried):
                     continue
                 try:
-                    self._write(found, changed)
+                    self._write(found, changed, Reserve.KEEP)
                 except LOST as error:
                     _log.info("enqueuing %d in %s: %s; reading again", len(entries), self._where, error)
                 else:
@@ -166,6 +202,8 @@ class OpenDataQueue:
         pauses, patience = self._pauses(), Patience()
         while True:
             found = self._read_patiently()
+            self._check_places(found)
+            self._refuse_deleted(found)
             self.check_group()
             changed = found.manifest
             if not found.epoch:
@@ -182,6 +220,18 @@ class OpenDataQueue:
                 patience.lost(error)
                 _log.info("taking an epoch in %s: %s; taking the next one", self._where, error)
                 next(pauses)
+
+    def _check_places(self, found: OpenDataView) -> None:
+        """Raises `InvalidInput` for paths that OpenData's crate would look for elsewhere."""
+        if found.version is not None:  # what is not there yet may be another's to make, as version 2
+            check_opendata_places(self._prefix, self._object.path)
+
+    def _refuse_deleted(self, found: OpenDataView) -> None:
+        if found.version is None and self._prefix is not None:
+            refuse_deleted(self._object.store, self._prefix, self._object.path, self._is_there)
+
+    def _is_there(self) -> bool:
+        return self._read_patiently().version is not None
 
     def check_group(self) -> None:
         """Raises `InvalidInput` for a group but `default`."""
@@ -261,8 +311,8 @@ class OpenDataQueue:
                 "(or somebody has deleted or replaced the manifest)"
             )
 
-    def _write(self, found: OpenDataView, changed: OpenDataManifest) -> OpenDataView:
-        view = OpenDataView(changed, self._object.replace(found.version, changed.data))
+    def _write(self, found: OpenDataView, changed: OpenDataManifest, reserve: Reserve = Reserve.USE) -> OpenDataView:
+        view = OpenDataView(changed, self._object.replace(found.version, changed.data, reserve))
         self._remember(view)
         return view
 

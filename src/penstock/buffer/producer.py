@@ -7,42 +7,43 @@ oldest unbroken run of written batches to the manifest. What guards what is in `
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from penstock.buffer.batch import BatchFormat, Compression
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.locations import Names, check_owner
+from penstock.buffer.locations import Names
 from penstock.buffer.measures import Measures, label_of
-from penstock.buffer.pending_batch import Entries, PendingBatch, Stage, Taken, take
+from penstock.buffer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Input, PendingBatch, Stage, take
+from penstock.buffer.places import check_places
 from penstock.buffer.queue_manifest import QueueManifest
-from penstock.buffer.room import LONGEST_WAIT, Room
+from penstock.buffer.room import Room
+from penstock.buffer.sealed_batches import STANDBY_SECONDS, SealedBatches
 from penstock.buffer.write_handle import Outcome, WriteHandle, Written
-from penstock.errors import Closed, InvalidInput, OutcomeUnknown, StorageError
+from penstock.errors import Closed, CorruptData, InvalidInput, OutcomeUnknown, PenstockError, StorageError
 from penstock.storage import ObjectStore, open_store, url_of
 from penstock.storage.at_exit import close_at_exit, forget
 from penstock.storage.checks import check_config
 from penstock.storage.local.clock import uptime_ns
+from penstock.storage.logs import get_logger
 from penstock.storage.process import current
 
 _DEFAULTS = ProducerConfig()
 _WRITERS = 4
-_SMALL = 4096
+_NO_METADATA = b""  # the one object that every empty `bytes` is
 _WORTH_WRITING = 4 << 20
 _FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
 _MOST_METADATA = (1 << 32) - 1
 _MOST_FAILURES = 100
 _PATIENCE_AT_START = 1.0
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _numbers = itertools.count(1)
 
 
@@ -73,29 +74,36 @@ class Producer:
     ) -> None:
         check_config(config, ProducerConfig)
         self._store = open_store(where)
+        check_places(self._store, config.data_path_prefix, config.manifest_path)
         self._config = config
         self._clock = clock
         self._uptime = uptime
-        self._shape = BatchFormat(config.format)
         self._measures = Measures(label_of(self._store, config.manifest_path))
         self._names = Names(clock)
         self._queue: QueueManifest = BufferQueue(
-            self._store, config.manifest_path, "producer", config.manifest_format, names=self._names, clock=clock
+            self._store,
+            config.manifest_path,
+            "producer",
+            config.manifest_format,
+            prefix=config.data_path_prefix,
+            names=self._names,
+            clock=clock,
         )
         self._home = current.number
 
         self._lock = threading.Lock()
         self._room = Room(self._lock, config)
-        self._work = threading.Condition(self._lock)  # writers wait for it
-        self._ready = threading.Condition(self._lock)  # the enqueuer does
+        self._ready = threading.Condition(self._lock)  # the enqueuer waits for it
         self._open: PendingBatch | None = None
-        self._sealed: deque[PendingBatch] = deque()
+        self._sealed = SealedBatches(self._lock)
         self._pipeline: deque[PendingBatch] = deque()  # sealed and not finished, in order
+        self._is_enqueuer_near = True  # it works, or looks again within STANDBY_SECONDS
         self._is_pressed = False
         self._failures: list[Outcome] = []
         self._is_closed = False
         self._is_stopped = False
         self._owns_prefix = False
+        self._claiming = threading.Lock()
         self._start()
 
     @property
@@ -107,6 +115,11 @@ class Producer:
     def max_batch_bytes(self) -> int:
         """How many bytes one call of `produce` can have."""
         return self._config.max_batch_bytes
+
+    @property
+    def _shape(self) -> BatchFormat:
+        # Of the manifest as it was seen last: an upgrade is noticed at the next enqueue, and batches change then.
+        return self._config.batch_format(is_native=self._queue.is_native)
 
     def __repr__(self) -> str:
         return f"Producer({url_of(self._store)})"
@@ -120,20 +133,18 @@ class Producer:
         """
         if self._home != current.number:
             raise self._forked()
-        if type(entries) is bytes and metadata == b"" and (size := len(entries)) < _SMALL:
-            # By far the most calls are like this one, and the open batch has said how much it takes unseen.
+        if type(entries) is bytes and metadata is _NO_METADATA:
+            # By far the most calls are like this one. They take the short way while the open batch has bytes to spare:
+            # that is less than what is left of each limit, so none of them has to be looked at.
             with self._lock:
                 batch = self._open
-                if batch is not None and batch.spare_calls > 0 and size < batch.spare_bytes:
-                    now = self._now()
-                    batch.note(now, b"")
-                    batch.tail.append(entries)
-                    batch.calls += 1
-                    batch.count += 1
-                    batch.bytes += size
-                    batch.spare_calls -= 1
-                    batch.spare_bytes -= size
-                    return WriteHandle(batch.outcome, now)
+                if batch is not None and (spare := batch.spare - len(entries) - ENTRY_OVERHEAD_BYTES) >= 0:
+                    now = self._clock() * 1000
+                    if not batch.since <= now < batch.until:
+                        batch.note(_whole_ms(now), b"")
+                    batch.spare = spare
+                    batch.parts.append(entries)
+                    return WriteHandle(batch.outcome, batch.now)
         return self._take(take(entries, self._shape), metadata, timeout)
 
     def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
@@ -160,8 +171,10 @@ class Producer:
         with self._lock:
             if self._is_stopped:
                 raise Closed(f"{self!r} is closed")
-            if self._open is not None:
+            if self._still_open() is not None:
                 self._seal()
+            elif self._sealed:
+                self._sealed.announce()  # should an interrupt have kept an earlier call from it
             before = list(self._failures)
             # One that has an outcome may still be on its way out of the pipeline: it is from before, if it failed.
             outcomes = [batch.outcome for batch in self._pipeline if not batch.outcome.done()]
@@ -213,8 +226,8 @@ class Producer:
 
     # Taking entries.
 
-    def _take(self, taken: Taken, metadata: bytes, timeout: float | None) -> WriteHandle:
-        size = taken.size + _size_of(metadata)
+    def _take(self, given: Input, metadata: bytes, timeout: float | None) -> WriteHandle:
+        size = given.size + _size_of(metadata)
         if size > self._config.max_batch_bytes:
             raise InvalidInput(
                 f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
@@ -222,65 +235,77 @@ class Producer:
         with self._lock:
             if self._is_closed:
                 raise Closed(f"{self!r} is closed")
-            if not self._room.fits(taken.count, size, self._open):
-                self._room.wait(taken.count, size, timeout, self._hurry)
-            now = self._now()
+            open_batch = self._still_open()
+            if open_batch is not None:
+                open_batch.settle()
+            if not self._room.fits(given.count, size, open_batch, given.overhead):
+                self._room.wait(given.count, size, timeout, self._hurry, given.overhead)
+            now = _whole_ms(self._clock() * 1000)
             batch = self._batch_for(size)
-            batch.add(taken.piece, taken.count, size, now, metadata)
+            batch.add(given, size, now, metadata)
             if self._is_full(batch):
                 self._seal()
             else:
-                calls, room = self._room.left()
-                batch.spare_calls = calls - batch.calls
-                batch.spare_bytes = min(self._config.flush_size_bytes, self._config.max_batch_bytes, room) - batch.bytes
+                batch.grant(self._spare(batch))
+                self._sealed.watch()
             return WriteHandle(batch.outcome, now)
-
-    def _now(self) -> int:
-        now = self._clock() * 1000
-        if not _FIRST_MS <= now <= _LAST_MS:
-            raise InvalidInput(
-                f"the clock says {now / 1000} s since 1970, which no manifest can hold; nothing was taken"
-            )
-        return int(now)
 
     # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
 
     def _batch_for(self, size: int) -> PendingBatch:
-        batch = self._open
-        if batch is not None and batch.bytes + size > self._config.max_batch_bytes:
+        batch = self._still_open()
+        if batch is not None and batch.size + size > self._config.max_batch_bytes:
             self._seal()
             batch = None
         if batch is None:
             batch = self._open = PendingBatch(time.monotonic() + self._config.flush_interval)
-            self._work.notify()  # somebody has to watch the time
         return batch
+
+    def _spare(self, batch: PendingBatch) -> int:
+        """Bytes that may come by the short way, each call's overhead included, and leave the batch below each limit."""
+        calls, room, memory = self._room.left(batch)
+        left = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
+        return min(left, room, memory, calls * ENTRY_OVERHEAD_BYTES)
 
     def _is_full(self, batch: PendingBatch) -> bool:
         config = self._config
-        if self._room.is_awaited or batch.bytes >= config.flush_size_bytes:
+        if self._room.is_awaited or batch.size >= config.flush_size_bytes:
             return True
         if batch.count * 4 >= self._room.most_entries:
             return True
-        if not self._is_pressed or batch.bytes < _WORTH_WRITING:
+        if not self._is_pressed or batch.memory < _WORTH_WRITING:
             return False
-        return batch.calls * 4 >= config.max_buffered_inputs or batch.bytes * 4 >= config.max_buffered_bytes
+        return batch.calls * 4 >= config.max_buffered_inputs or batch.memory * 4 >= self._room.most_memory
 
     def _hurry(self) -> None:
         """Somebody waits for room: send what there is on its way, and batches early until the pressure is gone."""
         self._is_pressed = True
-        if self._open is not None:
+        if self._still_open() is not None:
             self._seal()
 
+    def _still_open(self) -> PendingBatch | None:
+        """The batch that takes entries. One whose sealing was interrupted is sealed first."""
+        batch = self._open
+        if batch is None or batch.stage is Stage.TAKING:
+            return batch
+        self._seal()
+        return None
+
     def _seal(self) -> None:
+        """Send the open batch on its way. Interrupted between any two lines, it can be called again, and goes on."""
         batch = self._open
         assert batch is not None  # noqa: S101  every caller has looked
-        self._open = None
-        batch.stage = Stage.SEALED
-        batch.outcome.expect(batch.calls)
-        self._room.take(batch)
+        if batch.stage is Stage.TAKING:
+            batch.settle()
+            batch.outcome.expect(batch.calls)
+            batch.stage = Stage.SEALED
+            batch.grant(-1)  # nothing comes by the short way any more
+        if not self._pipeline or self._pipeline[-1] is not batch:
+            self._pipeline.append(batch)
         self._sealed.append(batch)
-        self._pipeline.append(batch)
-        self._work.notify()
+        self._open = None
+        self._room.take(batch)
+        self._sealed.announce()
 
     # Writing data objects: in the writers' threads.
 
@@ -294,30 +319,52 @@ class Producer:
             else:
                 with self._lock:
                     batch.stage = Stage.WRITTEN
-                    self._ready.notify()
+                    # One write of the manifest for several batches: the next one is soon there, and if not, an
+                    # enqueuer that stands by looks by itself.
+                    if not (self._sealed and self._sealed.is_store_quick and self._is_enqueuer_near):
+                        self._ready.notify()
 
     def _next_to_write(self) -> PendingBatch | None:
+        """The oldest sealed batch; None when the producer stops."""
         with self._lock:
-            while not self._sealed:
+            while (batch := self._sealed.next()) is None:
                 if self._is_stopped:
                     return None
-                left = None if self._open is None else self._open.due - time.monotonic()
-                if left is not None and left <= 0:
+                open_batch = self._still_open()
+                if open_batch is not None and open_batch.due <= time.monotonic():
                     self._is_pressed = False
                     self._seal()
                 else:
-                    self._work.wait(None if left is None else min(left, LONGEST_WAIT))
-            return self._sealed.popleft()
+                    self._sealed.wait(None if open_batch is None else open_batch.due)
+            if batch is self._open:
+                self._open = None  # an interrupt came between the two
+            if self._open is not None:
+                self._sealed.watch()  # this writer may have been the one that did
+            return batch
 
     def _write(self, batch: PendingBatch) -> None:
         # Before anything is written: the collector counts on it that nothing is enqueued later than this says.
         batch.deadline = self._uptime() + self._config.enqueue_deadline
         batch.started = time.perf_counter()
         config = self._config
-        if not self._owns_prefix:
-            self._owns_prefix = check_owner(self._store, config.data_path_prefix, config.manifest_path, claim=True)
-        batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
-        self._put(batch, self._queue.floor)
+        is_soon_back, seconds = True, None
+        try:
+            if not self._owns_prefix:
+                self._own_prefix()
+            batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
+            with self._lock:
+                is_soon_back = self._sealed.put_begins()
+            started = time.perf_counter()
+            self._put(batch, self._queue.floor)
+            seconds = time.perf_counter() - started
+        finally:
+            with self._lock:
+                self._sealed.put_ended(is_soon_back, seconds)
+
+    def _own_prefix(self) -> None:
+        with self._claiming:  # one writer claims, and the others find that it has
+            if not self._owns_prefix:
+                self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
 
     def _put(self, batch: PendingBatch, floor: int) -> None:
         batch.location = self._names.location(self._config.data_path_prefix, floor)
@@ -342,7 +389,9 @@ class Producer:
                 run = list(itertools.takewhile(lambda batch: batch.stage is Stage.WRITTEN, waiting))
                 if run or (self._is_stopped and not self._pipeline):
                     return run
-                self._ready.wait()
+                self._is_enqueuer_near = bool(self._pipeline) and self._sealed.is_store_quick
+                self._ready.wait(STANDBY_SECONDS if self._is_enqueuer_near else None)
+                self._is_enqueuer_near = True
 
     def _enqueue(self, run: list[PendingBatch]) -> None:
         batches = {batch.location: batch for batch in run}
@@ -371,9 +420,9 @@ class Producer:
         )
 
     def _succeed(self, batch: PendingBatch, written: Written) -> None:
-        with self._finishing(batch) as is_first:
-            if not is_first:
-                return
+        if not self._begin_to_finish(batch):
+            return
+        try:
             plain_size, size = batch.encoded_sizes
             self._measures.batches_flushed.inc()
             self._measures.entries_flushed.inc(batch.count)
@@ -381,43 +430,43 @@ class Producer:
             self._measures.bytes_written.inc(size)
             self._measures.flush_duration.observe(time.perf_counter() - batch.started)
             batch.outcome.succeed(written)
+        finally:
+            self._finish(batch)
 
     def _fail(self, batch: PendingBatch, error: BaseException) -> None:
-        with self._finishing(batch) as is_first:
-            if not is_first:
-                return
+        if not self._begin_to_finish(batch):
+            return
+        try:
             with self._lock:
                 self._failures = [outcome for outcome in self._failures if not outcome.is_heard]
                 if len(self._failures) < _MOST_FAILURES:  # a caller who never asks must not make it grow
                     self._failures.append(batch.outcome)
             batch.outcome.fail(error)
-
-    @contextmanager
-    def _finishing(self, batch: PendingBatch) -> Iterator[bool]:
-        """Within this a batch gets its outcome, if it has none yet. Its room is free before, for whoever hears of it.
-
-        It leaves the pipeline after: a `flush` that does not find a batch there takes its handles for done.
-        """
-        with self._lock:
-            is_first = batch.stage is not Stage.FINISHED  # it has one if its deadline passed during its write
-            batch.stage = Stage.FINISHED
-            if is_first:
-                self._room.give_back(batch)
-                batch.data = b""  # whoever still has the batch in hand does not hold its bytes
-        try:
-            yield is_first
         finally:
-            if is_first:
-                with self._lock:
-                    self._pipeline.remove(batch)
-                    self._ready.notify()
+            self._finish(batch)
+
+    def _begin_to_finish(self, batch: PendingBatch) -> bool:
+        """Free the room of a batch before its handles are done, for the calls that follow. False: they are."""
+        with self._lock:
+            if batch.stage is Stage.FINISHED:
+                return False  # its deadline passed during its write
+            batch.stage = Stage.FINISHED
+            self._room.give_back(batch)
+            batch.data = b""  # a list that still has the batch does not hold its bytes
+            return True
+
+    def _finish(self, batch: PendingBatch) -> None:
+        """Take a batch out of the pipeline. A `flush` that does not find it there takes its handles for done."""
+        with self._lock:
+            self._pipeline.remove(batch)
+            self._ready.notify()  # those behind it may be next, or the producer may stop
 
     # Starting and stopping.
 
     def _start(self) -> None:
         number = next(_numbers)
         looked = threading.Event()
-        refused: list[InvalidInput] = []
+        refused: list[PenstockError] = []
 
         def look_and_write() -> None:
             try:
@@ -442,10 +491,10 @@ class Producer:
             raise refused[0]
         close_at_exit(self)
 
-    def _look_at_owner(self, refused: list[InvalidInput]) -> None:
+    def _look_at_owner(self, refused: list[PenstockError]) -> None:
         try:
-            check_owner(self._store, self._config.data_path_prefix, self._config.manifest_path, claim=False)
-        except InvalidInput as error:
+            self._queue.own_prefix(self._config.data_path_prefix, claim=False)
+        except (InvalidInput, CorruptData) as error:
             refused.append(error)
         except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again
             _log.info("looking at the owner of %r: %s; looking again with the first batch", self, error)
@@ -453,7 +502,7 @@ class Producer:
     def _stop(self) -> None:
         with self._lock:
             self._is_stopped = True
-            self._work.notify_all()
+            self._sealed.wake_all()
             self._ready.notify_all()
         for thread in self._threads:
             thread.join()
@@ -464,6 +513,14 @@ class Producer:
             f"{self!r} was made in the process {self._home}, and its threads are not in this forked child "
             f"({current.number}); make a Producer here"
         )
+
+
+def _whole_ms(milliseconds: float) -> int:
+    if not _FIRST_MS <= milliseconds <= _LAST_MS:
+        raise InvalidInput(
+            f"the clock says {milliseconds / 1000} s since 1970, which no manifest can hold; nothing was taken"
+        )
+    return int(milliseconds)
 
 
 def _size_of(metadata: object) -> int:

@@ -91,8 +91,17 @@ class QueueManifest(Protocol):
         ...
 
     @property
+    def is_native(self) -> bool:
+        """Whether the manifest is version 2, as of the last read or write."""
+        ...
+
+    @property
     def floor(self) -> int:
         """Nothing new may be named below this time, in milliseconds; as of the last read or write."""
+        ...
+
+    def own_prefix(self, prefix: str, *, claim: bool) -> bool:
+        """Say whether a prefix belongs to this buffer; with `claim`, claim it. Raises `InvalidInput` if not."""
         ...
 
     def enqueue(

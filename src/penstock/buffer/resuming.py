@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 from penstock.errors import InvalidInput
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def check_resumable(first: int, following: int, last_acked: int, where: str, *, allow_gap: bool) -> None:

@@ -11,13 +11,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from operator import add, sub
 
 from penstock.buffer.config import ProducerConfig
-from penstock.buffer.pending_batch import PendingBatch
+from penstock.buffer.pending_batch import Held, PendingBatch
+from penstock.buffer.sealed_batches import LONGEST_WAIT
 from penstock.errors import BackpressureTimeout, Closed
 
-LONGEST_WAIT = 3600.0  # what every system can wait; then one looks again
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take room too: four bytes each, in Arrow
+_LEAST_MEMORY_BYTES = 8 << 20  # a room smaller than this is for payloads alone, and their objects are not counted
 
 
 class _Ticket:
@@ -33,10 +35,11 @@ class Room:
         self._most_calls = config.max_buffered_inputs
         self._most_bytes = config.max_buffered_bytes
         self.most_entries = max(config.max_buffered_bytes // 4, _MANY_ENTRIES)
+        self.most_memory = max(config.max_buffered_bytes, _LEAST_MEMORY_BYTES)
         self._freed = threading.Condition(lock)
         # By weak reference: should an interrupt keep a call from leaving the line, its ticket dies with it.
         self._line: deque[weakref.ref[_Ticket]] = deque()
-        self._calls = self._bytes = self._entries = 0
+        self._used = Held()
         self._is_closed = False
 
     @property
@@ -44,32 +47,36 @@ class Room:
         """Whether calls wait in line."""
         return bool(self._line) and self._first_in_line() is not None
 
-    def fits(self, count: int, size: int, batch: PendingBatch | None) -> bool:
+    def fits(self, count: int, size: int, batch: PendingBatch | None, overhead: int = 0) -> bool:
         """Whether a call can be taken at once beside the open batch: there is room, and nobody stands before it."""
         if self.is_awaited:
             return False
         if batch is None:
-            return self._has_room(count, size)
-        return self._has_left(batch.calls, batch.count + count, batch.bytes + size)
+            return self._has_room(count, size, overhead)
+        return self._has_left(batch.calls, batch.count + count, batch.size + size, batch.memory + size + overhead)
 
-    def left(self) -> tuple[int, int]:
-        """How many calls and bytes an open batch may take before somebody has to look again."""
-        return self._most_calls - self._calls, self._most_bytes - self._bytes
+    def left(self, batch: PendingBatch) -> tuple[int, int, int]:
+        """How many calls, bytes and bytes of memory the open batch may take and stay within every limit."""
+        return (
+            self._most_calls - self._used.calls - batch.calls,
+            self._most_bytes - self._used.bytes - batch.size,
+            self.most_memory - self._used.memory - batch.memory,
+        )
 
     def take(self, batch: PendingBatch) -> None:
         """Count a batch that is sealed."""
-        self._calls += batch.calls
-        self._bytes += batch.bytes
-        self._entries += batch.count
+        held = Held(batch.calls, batch.size, batch.count, batch.memory)
+        used = Held(*map(add, self._used, held))
+        batch.held, self._used = held, used  # in one line: an interrupt comes before it, or after it
 
     def give_back(self, batch: PendingBatch) -> None:
         """Count a batch that has its outcome."""
-        self._calls -= batch.calls
-        self._bytes -= batch.bytes
-        self._entries -= batch.count
+        self._used = Held(*map(sub, self._used, batch.held))
         self._freed.notify_all()
 
-    def wait(self, count: int, size: int, timeout: float | None, before_waiting: Callable[[], None]) -> None:
+    def wait(
+        self, count: int, size: int, timeout: float | None, before_waiting: Callable[[], None], overhead: int = 0
+    ) -> None:
         """Wait in line, so that a large call is not starved by small ones.
 
         Raises `BackpressureTimeout` past the timeout, and `Closed` when the producer closes.
@@ -79,12 +86,12 @@ class Room:
         try:
             self._line.append(weakref.ref(ticket))
             before_waiting()
-            while self._first_in_line() is not ticket or not self._has_room(count, size):
+            while self._first_in_line() is not ticket or not self._has_room(count, size, overhead):
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     raise BackpressureTimeout(
-                        f"no room for {size} bytes within {timeout} s: {self._calls} calls with {self._bytes} bytes "
-                        "are on their way; nothing was taken"
+                        f"no room for {size} bytes within {timeout} s: {self._used.calls} calls with "
+                        f"{self._used.bytes} bytes are on their way; nothing was taken"
                     )
                 self._freed.wait(None if left is None else min(left, LONGEST_WAIT))
                 if self._is_closed:
@@ -106,12 +113,15 @@ class Room:
             self._line.popleft()
         return None
 
-    def _has_room(self, count: int, size: int) -> bool:
-        return not self._calls or self._has_left(0, count, size)  # a call larger than the room passes alone
+    def _has_room(self, count: int, size: int, overhead: int) -> bool:
+        # A call that is larger than the room passes when nothing else is on its way.
+        return not self._used.calls or self._has_left(0, count, size, size + overhead)
 
-    def _has_left(self, calls_before: int, count: int, size: int) -> bool:
+    def _has_left(self, calls_before: int, count: int, size: int, memory: int) -> bool:
+        calls, used_bytes, entries, used_memory = self._used
         return (
-            self._calls + calls_before < self._most_calls
-            and self._bytes + size <= self._most_bytes
-            and self._entries + count <= self.most_entries
+            calls + calls_before < self._most_calls
+            and used_bytes + size <= self._most_bytes
+            and entries + count <= self.most_entries
+            and used_memory + memory <= self.most_memory
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
 
 import msgspec
 
@@ -17,7 +18,6 @@ from penstock.buffer.manifest_object import LOST, ManifestObject, Patience
 from penstock.buffer.measures import label_of
 from penstock.buffer.native_head import (
     DEFAULT_GROUP,
-    NEW,
     VERSION,
     Group,
     Head,
@@ -26,14 +26,22 @@ from penstock.buffer.native_head import (
     encode_head,
     entry_of,
     is_too_long,
+    unborn_head,
     version_of,
 )
+from penstock.buffer.opendata_id import read_id, write_id
 from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.ownership import owner_id
+from penstock.buffer.places import check_manifest_place
 from penstock.buffer.segments import Segments
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage.logs import get_logger
+from penstock.storage.paths import is_path
 
-_log = logging.getLogger(__name__)
+_MAX_PREFIXES = 10  # where the owner of the data is looked for
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +63,15 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PATH) -> Upgrade:
     """Make a manifest of version 1 version 2. Our producers and consumers go on with it; OpenData's must be stopped.
 
-    The epoch and what is acked become the group `default`. Writers that are named by entries still queued are
-    remembered, so that a block that comes again is told after it too. Sizes are asked of the store.
+    The buffer keeps its id. The epoch and what is acked become the group `default`. Writers that are named by entries
+    still queued are remembered, so that a block that comes again is recognised after it too. The store is asked for
+    sizes.
 
-    Raises `InvalidInput` if there is no manifest, `CorruptData` and `StorageError`; then nothing is changed.
+    Raises `InvalidInput` if there is no manifest, or its path leaves no room for segments, `CorruptData` and
+    `StorageError`; then nothing is changed.
     """
     store = open_store(where)
+    check_manifest_place(store, path)
     manifest = ManifestObject(store, path, label_of(store, path), "consumer")
     segments = Segments(store, path, Names(), manifest.patiently)
     sizes: dict[str, int] = {}
@@ -76,7 +87,8 @@ def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PA
         before = manifest.decoded(OpenDataManifest, found.data)
         entries = before.entries(before.first_sequence, before.next_sequence)
         _measure(store, entries, sizes)
-        head = _head_of(before, entries, sizes, segments)
+        buffer_id = manifest.patiently(partial(_identify, store, path, entries))
+        head = _head_of(before, buffer_id, entries, sizes, segments)
         try:
             manifest.replace(found.version, encode_head(head))
         except LOST as error:
@@ -88,15 +100,32 @@ def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PA
             return Upgrade(is_new=True, entries=len(entries))
 
 
+def _identify(store: ObjectStore, path: str, entries: Sequence[BatchDescriptor]) -> UUID:
+    """The buffer's id. Where the one beside the manifest was lost, the owner of the data still has it."""
+    found = read_id(store, path)
+    return found if found is not None else write_id(store, path, _id_of_owner(store, path, entries))
+
+
+def _id_of_owner(store: ObjectStore, path: str, entries: Sequence[BatchDescriptor]) -> UUID | None:
+    prefixes = {entry.location.rpartition("/")[0] for entry in entries} | {path.rpartition("/")[0]}
+    known = [prefix for prefix in sorted(prefixes) if is_path(prefix)][:_MAX_PREFIXES]
+    found = (owner_id(store, prefix, path) for prefix in known)
+    return next((one for one in found if one is not None), None)
+
+
 def _head_of(
-    before: OpenDataManifest, entries: Iterable[BatchDescriptor], sizes: dict[str, int], segments: Segments
+    before: OpenDataManifest,
+    buffer_id: UUID,
+    entries: Iterable[BatchDescriptor],
+    sizes: dict[str, int],
+    segments: Segments,
 ) -> Head:
     kept = tuple(
         entry_of(entry.sequence, entry.location, entry.metadata, sizes.get(entry.location), None) for entry in entries
     )
     is_long = is_too_long(kept)
     references = segments.fold(segments.seal(kept, 0), 0) if is_long else ()
-    return NEW.changed(
+    return unborn_head(buffer_id).changed(
         next_sequence=before.next_sequence,
         epoch=before.epoch,
         tail=() if is_long else kept,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import traceback
 from collections.abc import Callable, Generator
@@ -10,10 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from penstock.errors import InvalidInput
+from penstock.storage.logs import get_logger
 from penstock.storage.process import current
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,11 @@ class Written:
 class Outcome:
     """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
 
-    __slots__ = ("_done", "_error", "_home", "_listeners", "_lock", "_unasked", "_written")
+    __slots__ = ("_arrived", "_error", "_home", "_is_done", "_listeners", "_lock", "_unasked", "_written")
 
     def __init__(self) -> None:
-        self._done = threading.Event()
+        self._is_done = False
+        self._arrived: threading.Event | None = None  # created by the first that waits
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self._written: Written | None = None
@@ -70,15 +73,26 @@ class Outcome:
 
     def done(self) -> bool:
         """Whether there is an outcome."""
-        return self._done.is_set()
+        return self._is_done
 
-    def wait(self, timeout: float | None) -> bool:
-        """Wait until there is one; say whether there is."""
+    def check_process(self) -> None:
+        """Raise `InvalidInput` in a forked child: the threads that would finish it are in the parent."""
         if self._home != current.number:
             raise InvalidInput(
                 "this handle belongs to a producer of the parent process, and is never done in a forked child"
             )
-        return self._done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until there is one; say whether there is. Raises `InvalidInput` in a forked child."""
+        self.check_process()
+        if self.done():
+            return True
+        with self._lock:
+            if self._is_done:
+                return True
+            if self._arrived is None:
+                self._arrived = threading.Event()
+        return self._arrived.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def get(self) -> Written:
         """Return what was written, or raise what went wrong."""
@@ -90,14 +104,16 @@ class Outcome:
     def when_done(self, listener: Callable[[], None]) -> None:
         """Call a listener once, now or when there is an outcome, in whatever thread that is."""
         with self._lock:
-            if not self._done.is_set():
+            if not self._is_done:
                 self._listeners.append(listener)
                 return
         listener()
 
     def _finish(self) -> None:
         with self._lock:
-            self._done.set()
+            self._is_done = True
+            if self._arrived is not None:
+                self._arrived.set()
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
@@ -112,22 +128,22 @@ def _drop_locals(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-class WriteHandle:
+class WriteHandle(msgspec.Struct, eq=False, gc=False):
     """One call of `produce`, on its way: done once its entries are durable and enqueued. It can be awaited."""
 
-    __slots__ = ("_is_asked", "_outcome", "ingestion_time_ms")
-
-    def __init__(self, outcome: Outcome, ingestion_time_ms: int) -> None:
-        self._outcome = outcome
-        self._is_asked = False
-        self.ingestion_time_ms = ingestion_time_ms
+    # A struct, for there is one for each event of a producer that gets them one by one; without the cycle collector,
+    # for nothing that it holds refers to it.
+    _outcome: Outcome
+    ingestion_time_ms: int
+    _is_asked: bool = False
 
     def __repr__(self) -> str:
-        state = "done" if self.done() else "under way"
+        state = "done" if self._outcome.done() else "under way"
         return f"WriteHandle(ingestion_time_ms={self.ingestion_time_ms}, {state})"
 
     def done(self) -> bool:
-        """Whether it has an outcome, good or bad."""
+        """Whether it has an outcome, good or bad. Raises `InvalidInput` in a forked child, where it never gets one."""
+        self._outcome.check_process()
         return self._outcome.done()
 
     def result(self, timeout: float | None = None) -> Written:

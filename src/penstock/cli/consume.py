@@ -15,7 +15,7 @@ from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ConsumerCo
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP
-from penstock.cli.output import give_up_stdout
+from penstock.cli.output import escaped_json, escaped_line, give_up_stdout, say
 from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
 from penstock.cli.produce import Stop, not_logged
 from penstock.errors import NotFound, PenstockError, StorageError
@@ -50,6 +50,9 @@ def consume_command(
     A batch is acked when all of it is written to standard output and flushed; if this is killed before, the batch
     comes again. To print only some, use -n: what `| head` does not show may have been written to the pipe, and acked.
 
+    On a terminal, control characters and what is no UTF-8 are shown as escapes, an event a line. Into a file or a pipe
+    go the bytes as they are.
+
     With --json, bytes that are not UTF-8 are in `value_base64` (`key_base64`) instead of `value` (`key`), and the
     timestamp is in milliseconds since 1970.
     """
@@ -57,7 +60,7 @@ def consume_command(
     config = ConsumerConfig(manifest_path=path, group=group, start=beginning(start), gc=path == MANIFEST_PATH)
     store = open_with(where, storage_options)
     if not follow and not has_manifest(store, path):
-        typer.echo(f"penstock: {where} is empty: there is no manifest", err=True)
+        say(f"penstock: {where} is empty: there is no manifest", err=True)
         return
     if sys.stdout is None:
         raise StorageError("standard output cannot be written: it is closed")
@@ -83,6 +86,7 @@ class _Printer:
         self._out = out
         self._left = most
         self._as_json = as_json
+        self._is_terminal = out.isatty()
 
     def print_all(self, batches: Iterator[ConsumedBatch], *, ack: bool) -> None:
         """Print until there are no more, or enough, or until nobody reads it any more."""
@@ -95,7 +99,7 @@ class _Printer:
                 _ack(batch)
             elif ack:
                 some = f"{printed} of the {rows} events of batch {batch.sequence} are printed"
-                typer.echo(f"penstock: {some}: it is not acked, and comes again", err=True)
+                say(f"penstock: {some}: it is not acked, and comes again", err=True)
             if self._left is not None:
                 self._left -= printed
                 if not self._left:
@@ -119,16 +123,17 @@ class _Printer:
     def _lines(self, batch: ConsumedBatch, rows: int) -> Iterator[bytes]:
         some = batch.arrow.slice(0, rows)
         if not self._as_json:
-            return (value + b"\n" for value in cast("list[bytes]", some.column("value").to_pylist()))
+            values = cast("list[bytes]", some.column("value").to_pylist())
+            return ((escaped_line(value) if self._is_terminal else value) + b"\n" for value in values)
         records = enumerate(records_from_arrow(some))
-        return (msgspec.json.encode(_as_json(batch.sequence, index, record)) + b"\n" for index, record in records)
+        return (_json_line(_as_json(batch.sequence, index, record)) for index, record in records)
 
 
 def _ack(batch: ConsumedBatch) -> None:
     try:
         batch.ack()
     except PenstockError:
-        typer.echo(f"penstock: batch {batch.sequence} is printed, and not known to be acked", err=True)
+        say(f"penstock: batch {batch.sequence} is printed, and not known to be acked", err=True)
         raise
 
 
@@ -177,6 +182,11 @@ def _batches(source: Consumer | _Looking, stop: Stop, *, follow: bool) -> Iterat
         else:
             stop.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _json_line(event: dict[str, object]) -> bytes:
+    line = msgspec.json.encode(event) + b"\n"
+    return line if line.isascii() and b"\x7f" not in line else escaped_json(line.decode()).encode()
 
 
 def _as_json(sequence: int, index: int, record: Record) -> dict[str, object]:

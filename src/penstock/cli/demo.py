@@ -16,12 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from penstock.buffer import Manifest
+from penstock.cli.output import console as new_console
 from penstock.cli.run import check_java
 from penstock.engine import ship
 from penstock.errors import PenstockError, StorageError
@@ -96,6 +99,20 @@ def is_broken(number: int) -> bool:
 def is_wrong(number: int) -> bool:
     """Whether the event of this number is JSON that cannot be used."""
     return not is_broken(number) and number % WRONG_EVERY == 1
+
+
+def demo_command(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="Where the demo keeps everything; a new temporary directory by default."),
+    ] = None,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="How many services push at once.")] = 4,
+    events: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many events each of them pushes.")] = 25_000,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often the pipeline's driver is killed.")] = 1,
+) -> None:
+    """Run the main job on this machine: services, queues, a buffer, Spark, tables; its driver is killed on the way."""
+    if not run_demo(directory, producers=producers, events=events, kills=kills, console=new_console()):
+        raise typer.Exit(1)
 
 
 def run_demo(directory: Path | None, *, producers: int, events: int, kills: int, console: Console) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 from penstock.buffer.groups import Groups, Writers
 from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.buffer.native_head import DEFAULT_GROUP
-from penstock.cli.output import date, show
+from penstock.cli.output import date, say, say_json, show
 from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
 from penstock.errors import InvalidInput
 from penstock.storage import url_of
@@ -33,14 +31,14 @@ def list_groups(
     """Show every group: how far it is, how far behind, and who reads for it."""
     found = Groups(open_with(where, storage_options), path).list()
     if as_json:
-        typer.echo(json.dumps([asdict(group) for group in found], indent=2))
+        say_json([asdict(group) for group in found])
         return
-    table = Table("group", "acked through", "lag (batches)", "epoch", "last taken over by", "at")
+    rows = list[list[str]]()
     for group in found:
         acked = "nothing" if group.acked_through < 0 else str(group.acked_through)
         owner = group.owner or ("nobody yet" if not group.epoch else "not known")
-        table.add_row(group.name, acked, str(group.lag), str(group.epoch), owner, _when(group.taken_at))
-    show(table)
+        rows.append([group.name, acked, str(group.lag), str(group.epoch), owner, _when(group.taken_at)])
+    show(["group", "acked through", "lag (batches)", "epoch", "last taken over by", "at"], rows)
 
 
 @groups_app.command("create")
@@ -59,7 +57,7 @@ def create_group(
             f"there is no manifest {path!r} in {url_of(store)}, and a new buffer has the group {name!r} by itself"
         )
     Groups(store, path).create(name, beginning(start))
-    typer.echo(f"created the group {name!r}, which begins at {start}{', in a new buffer' if is_new else ''}")
+    say(f"created the group {name!r}, which begins at {start}{', in a new buffer' if is_new else ''}")
 
 
 @groups_app.command("drop")
@@ -72,7 +70,7 @@ def drop_group(
 ) -> None:
     """Drop a group, and with it what only it held back. Its consumer is fenced."""
     Groups(open_with(where, storage_options), path).drop(name, force=force)
-    typer.echo(f"dropped the group {name!r}")
+    say(f"dropped the group {name!r}")
 
 
 @groups_app.command("reset")
@@ -89,7 +87,7 @@ def reset_group(
     and what lies between is acked unread. To read again, give the query a new checkpoint.
     """
     Groups(open_with(where, storage_options), path).reset(name, beginning(to))
-    typer.echo(f"reset the group {name!r}: it goes on at {to}")
+    say(f"reset the group {name!r}: it goes on at {to}")
 
 
 @writers_app.command("list")
@@ -99,13 +97,13 @@ def list_writers(
     """Show the writers that the buffer remembers, and what each did last."""
     found = Writers(open_with(where, storage_options), path).list()
     if as_json:
-        typer.echo(json.dumps({name: msgspec.structs.asdict(writer) for name, writer in found.items()}, indent=2))
+        say_json({name: msgspec.structs.asdict(writer) for name, writer in found.items()})
         return
-    table = Table("writer", "kind", "last transaction", "its first sequence", "at")
+    rows = list[list[str]]()
     for name, writer in found.items():
         kind = "named" if writer.is_named else "producer"
-        table.add_row(name, kind, str(writer.transaction), str(writer.first_sequence), _when(writer.at))
-    show(table)
+        rows.append([name, kind, str(writer.transaction), str(writer.first_sequence), _when(writer.at)])
+    show(["writer", "kind", "last transaction", "its first sequence", "at"], rows)
 
 
 @writers_app.command("drop")
@@ -117,7 +115,7 @@ def drop_writer(
 ) -> None:
     """Forget a writer. What it sends again is appended again: drop it only when it will not come back."""
     Writers(open_with(where, storage_options), path).drop(name)
-    typer.echo(f"dropped the writer {name!r}")
+    say(f"dropped the writer {name!r}")
 
 
 def _when(milliseconds: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -13,10 +12,11 @@ import typer
 
 from penstock.buffer import BatchDescriptor, Manifest
 from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import NEW, encode_head, version_of
+from penstock.buffer.native_head import version_of
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
 from penstock.buffer.segments import folder_of
 from penstock.buffer.upgrading import upgrade
+from penstock.cli.output import say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, url_of
@@ -41,9 +41,9 @@ def dump(
     """Print a manifest as JSON. Takes no epoch, and so disturbs nobody."""
     found = _find(where, path, storage_options)
     if found is None:
-        typer.echo(f"penstock: there is no manifest {path!r} in {where}: an empty queue", err=True)
-        found = Manifest.decode(encode_head(NEW))
-    typer.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False))
+        say(f"penstock: there is no manifest {path!r} in {where}: an empty queue", err=True)
+        found = Manifest.empty()
+    say_json(_as_json(found))
 
 
 @manifest_app.command("upgrade")
@@ -59,12 +59,12 @@ def upgrade_command(
     """
     store = open_with(where, storage_options)
     if _is_version_1(store, path):
-        typer.echo("OpenData's producers and consumers cannot read version 2: they must be stopped by now.", err=True)
+        say("OpenData's producers and consumers cannot read version 2: they must be stopped by now.", err=True)
     done = upgrade(store, path)
     if done.is_new:
-        typer.echo(f"upgraded {where} to version 2, with {done.entries} batches that wait in it")
+        say(f"upgraded {where} to version 2, with {done.entries} batches that wait in it")
     else:
-        typer.echo(f"{where} is version 2 already")
+        say(f"{where} is version 2 already")
 
 
 def _is_version_1(store: ObjectStore, path: str) -> bool:
@@ -104,6 +104,7 @@ def _read(store: ObjectStore, path: str) -> Manifest | None:
 def _as_json(found: Manifest) -> dict[str, object]:
     shown: dict[str, object] = {
         "version": found.version,
+        "id": None if found.id is None else str(found.id),
         "epoch": found.epoch,
         "next_sequence": found.next_sequence,
         "entries": [_entry_as_json(entry) for entry in found.entries],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,9 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from penstock.cli.output import show
+from penstock.cli.output import say, say_json, show
 from penstock.cli.places import StorageOptions, open_with
 from penstock.errors import CorruptData, NotFound, PartitionOutOfRange, PenstockError
 from penstock.metalog import (
@@ -66,12 +64,10 @@ def status(
     with ThreadPoolExecutor(min(_AT_ONCE, count), thread_name_prefix="penstock-metalog-status") as threads:
         found = list(threads.map(lambda partition: _status_of(store, partition), range(count)))
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=2))
+        say_json([asdict(one) for one in found])
     else:
-        table = Table("partition", "high-water mark", "objects")
-        for one in found:
-            table.add_row(str(one.partition), _shown(one.high_water_mark), _shown(one.objects))
-        show(table)
+        rows = [[str(one.partition), _shown(one.high_water_mark), _shown(one.objects)] for one in found]
+        show(["partition", "high-water mark", "objects"], rows)
     _end_with([one.error for one in found if one.error])
 
 
@@ -97,7 +93,7 @@ def dump(
         for partition in _chosen(log, partitions):
             try:
                 for record in _records(log, partition, start, left):
-                    typer.echo(json.dumps(_as_json(record, raw=raw)))
+                    say_json(_as_json(record, raw=raw), indent=None)
                     left = None if left is None else left - 1
             except PenstockError as error:
                 errors.append(str(error))
@@ -186,6 +182,6 @@ def _shown(number: int | None) -> str:
 def _end_with(errors: Sequence[str]) -> None:
     """Say what could not be read, one line each, and leave with status 1 if there was anything."""
     for error in errors:
-        typer.echo(f"penstock: {error}", err=True)
+        say(f"penstock: {error}", err=True)
     if errors:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from penstock.buffer import BatchFormat
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store
 
@@ -18,6 +19,15 @@ StorageOptions: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--storage-option", "-o", metavar="NAME=VALUE", help="A setting of the store, such as region=eu-west-1."
+    ),
+]
+
+BatchFormatOption: TypeAlias = Annotated[
+    BatchFormat | None,
+    typer.Option(
+        "--batch-format",
+        help="How data objects are written: arrow, or opendata, which OpenData's consumers can read and which keeps "
+        "values only. Without it: opendata where the manifest is version 1, and arrow elsewhere.",
     ),
 ]
 

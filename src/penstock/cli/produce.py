@@ -16,15 +16,19 @@ from typing import Annotated
 import typer
 
 from penstock.buffer import Compression, Producer, ProducerConfig, WriteHandle, Written
-from penstock.cli.places import StorageOptions, Where, open_with
+from penstock.cli.output import say
+from penstock.cli.places import BatchFormatOption, StorageOptions, Where, open_with
 from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.records import Record
+from penstock.storage.logs import get_logger
 
 STDIN = "-"
 LONGEST_LINE = 64 << 20
 _BLOCK = 1 << 20
 _LOOK_AGAIN = 0.5  # at what is under way, while no input comes
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_log = get_logger(__name__)
 
 
 def produce_command(
@@ -36,6 +40,7 @@ def produce_command(
     whole: Annotated[bool, typer.Option("--whole", help="Each file is one event.")] = False,
     keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Empty lines, or files, are events too.")] = False,
     compression: Annotated[Compression, typer.Option(help="How data objects are compressed.")] = Compression.NONE,
+    batch_format: BatchFormatOption = None,
     storage_options: StorageOptions = None,
 ) -> None:
     """Put each line of the input into a buffer as an event, without its newline.
@@ -48,7 +53,7 @@ def produce_command(
     _check_files(names)
     with Stop() as stop, not_logged("penstock.buffer.producer"):
         tally = _Tally(None if key is None else os.fsencode(key))
-        producer = Producer(store, ProducerConfig(compression=compression))
+        producer = Producer(store, ProducerConfig(compression=compression, format=batch_format))
         most = producer.max_batch_bytes if whole else LONGEST_LINE
         try:
             with producer:
@@ -60,8 +65,8 @@ def produce_command(
         except Exception as error:
             raise _failure(error, tally) from error
         if stop.signal is not None:
-            typer.echo(f"penstock: stopped by {stop.signal.name}; what was read is flushed", err=True)
-    typer.echo(f"produced {tally}")
+            say(f"penstock: stopped by {stop.signal.name}; what was read is flushed", err=True)
+    say(f"produced {tally}")
 
 
 @contextmanager
@@ -146,7 +151,7 @@ class _Input:
             yield [b"".join(pieces)] if pieces or whole else []
         elif size:
             what = "only a part" if whole else "the beginning of a line"
-            typer.echo(f"penstock: of {self._shown} {what} was read ({size} bytes): not produced", err=True)
+            say(f"penstock: of {self._shown} {what} was read ({size} bytes): not produced", err=True)
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield blocks as they come, and an empty one when none has come for a while."""
@@ -214,7 +219,7 @@ class _Tally:
             try:
                 self._settle_first()
             except Exception as error:  # noqa: BLE001  one of them was raised already, and that is what is said
-                logging.getLogger(__name__).debug("not durable: %s", error)
+                _log.debug("not durable: %s", error)
 
     def _settle_first(self) -> None:
         handle, events, size = self._under_way.popleft()
@@ -227,7 +232,8 @@ class _Tally:
 def _failure(error: Exception, tally: _Tally) -> PenstockError:
     tally.settle_what_succeeded()
     kind = InvalidInput if isinstance(error, InvalidInput) else StorageError
-    said = " ".join(str(error).split())
+    whole = " ".join(map(str, error.args)) if isinstance(error, PenstockError) else str(error)
+    said = " ".join(whole.split())  # of what comes in several lines
     return kind(f"{said}; {tally.durable} of the {tally.read} events that were read are known to be durable")
 
 

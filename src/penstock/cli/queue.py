@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import base64
-import json
 from itertools import islice
 from typing import Annotated
 
 import typer
 
+from penstock.cli.output import say, say_json
 from penstock.errors import NotFound
-from penstock.queue import DurableEventQueue, is_queue
+from penstock.queue import DurableEventQueue, is_queue, repair_queue
+from penstock.storage.printable import printable
 
-queue_app = typer.Typer(help="Look at a durable queue.", no_args_is_help=True)
+queue_app = typer.Typer(help="Look at a durable queue, or repair it.", no_args_is_help=True)
+
+_LONGEST_PATH = 1000  # characters
 
 
 @queue_app.callback()
 def queue() -> None:
-    """Look at a durable queue."""
+    """Look at a durable queue, or repair it."""
 
 
 @queue_app.command()
@@ -27,7 +30,7 @@ def dump(
 ) -> None:
     """Print what a durable queue holds as JSON, without taking or acking anything."""
     if not is_queue(where):
-        raise NotFound(f"there is no durable queue in {where}")
+        raise NotFound(f"there is no durable queue in {printable(where, _LONGEST_PATH)}")
     with DurableEventQueue(where) as found:
         seen = {
             "not_acked": len(found),
@@ -38,4 +41,15 @@ def dump(
                 for one in islice(found.iterate(skip_corrupt=True), most)
             ],
         }
-    typer.echo(json.dumps(seen, indent=2))
+    say_json(seen)
+
+
+@queue_app.command()
+def repair(
+    where: Annotated[str, typer.Argument(help="The directory of a durable queue that no process has open.")],
+) -> None:
+    """Make a damaged queue open again: keep what can be read, say what is lost, move the damaged files aside."""
+    done = repair_queue(where)
+    say(done.summary())
+    if done.damage:
+        say(f"What was wrong: {done.damage}")

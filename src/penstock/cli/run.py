@@ -14,7 +14,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.output import say
 from penstock.errors import PenstockError
+from penstock.storage.logs import escaping
 
 _OLDEST_JAVA = 17
 _GET_JAVA = (  # as in scripts/check-java, which an installed package does not have
@@ -37,6 +39,8 @@ def run_command(
     described = load_pipeline(file)
     check_java()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(escaping)  # what other libraries log passes here too
     logging.getLogger("penstock").setLevel(logging.INFO)
     pipeline = described.pipeline()
     session = described.session()
@@ -44,7 +48,7 @@ def run_command(
         summary = pipeline.run(session, trigger=described.trigger)
     finally:
         session.stop()
-    typer.echo(
+    say(
         f"{summary.rows} rows, {summary.bytes} bytes, {summary.dead_letters} dead letters, "
         f"{summary.blocks} blocks, {summary.seconds:.1f} s"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,10 @@ from penstock.buffer.manifest import MANIFEST_PATH
 from penstock.buffer.native_head import VERSION as NATIVE
 from penstock.buffer.native_head import Entry, Head, Reference
 from penstock.buffer.native_queue import NativeView
+from penstock.buffer.opendata_id import read_id
 from penstock.buffer.opendata_manifest import VERSION as OPENDATA
 from penstock.buffer.queue_manifest import QueueView
-from penstock.cli.output import date
+from penstock.cli.output import date, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, open_with
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, url_of
@@ -41,6 +41,7 @@ class Status:
     """
 
     where: str
+    id: str | None
     version: int
     epoch: int
     next_sequence: int
@@ -79,10 +80,10 @@ def status_command(
     """Show what waits in a buffer. Takes no epoch, and so disturbs nobody."""
     found = look(open_with(where, storage_options), path, now=time.time())
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2))
+        say_json(asdict(found))
         return
     for name, value in _rows(found):
-        typer.echo(f"{name:<17} {value}")
+        say(f"{name:<17} {value}")
 
 
 def look(store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_measured: int = MOST_MEASURED) -> Status:
@@ -99,6 +100,7 @@ def look(store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_meas
     oldest = min(backlog.times, default=None)
     return Status(
         where=url_of(store),
+        id=_id_of(store, path, view),
         version=NATIVE if is_native else OPENDATA,
         epoch=view.epoch,
         next_sequence=view.next_sequence,
@@ -114,6 +116,14 @@ def look(store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_meas
         data_bytes=sum(data),
         groups=groups_in(view),
     )
+
+
+def _id_of(store: ObjectStore, path: str, view: QueueView) -> str | None:
+    """The buffer's id; None where there is no buffer yet, or none of ours has written to one of version 1."""
+    if not isinstance(view, NativeView):
+        found = read_id(store, path)
+        return None if found is None else str(found)
+    return None if view.version is None else str(view.head.buffer_id)
 
 
 def _read(store: ObjectStore, queue: BufferQueue, most_measured: int) -> tuple[QueueView, _Backlog]:
@@ -190,6 +200,7 @@ def _rows(found: Status) -> list[tuple[str, object]]:
     nothing = found.next_sequence == 0 and found.epoch == 0
     rows: list[tuple[str, object]] = [
         ("buffer", found.where),
+        ("id", found.id or "none yet"),
         ("manifest version", found.version),
         ("epoch", found.epoch),
         ("next sequence", found.next_sequence),

@@ -18,6 +18,7 @@ from penstock.engine.stats import EngineStats, Tally
 from penstock.engine.ticker import Ticker, Ticks
 from penstock.errors import InvalidInput
 from penstock.storage.checks import as_word, check_config, check_seconds, check_whole
+from penstock.storage.process import current, refuse_in_child
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class BatchEngine:
     """Runs one block at a time: receive, process, sink, commit. What was not delivered is never committed.
 
     `dlq` says what becomes of dead letters; `regulation` keeps memory and blocks within bounds (None: off, and blocks
-    are as large as they come). For one run at a time.
+    are as large as they come). For one run at a time. One that is not running can be used in a forked child.
 
     >>> from penstock.engine import MemoryTransport
     >>> source, target = MemoryTransport(), MemoryTransport()
@@ -83,6 +84,10 @@ class BatchEngine:
         self._guard = (regulation.guard if regulation is not None else None) or MemoryGuard()
         self._governor = None if regulation is None else Governor(regulation, self._guard)
         self._running = threading.Lock()
+        self._runs_in = current.number  # the process of the latest run
+
+    def __repr__(self) -> str:
+        return f"BatchEngine({self._config!r})"
 
     @property
     def stats(self) -> EngineStats:
@@ -110,8 +115,11 @@ class BatchEngine:
         """Run until `shutdown` is set, or, with `until_idle`, until nothing is left. Return the stats.
 
         `process(batch)` makes a `WorkBatch` of a `WorkBatch`, or with `parse` of a `ParsedBatch`. `sink(batch)` returns
-        when it is safe. With `CommitMode.SINK_MANAGED` the sink has the tokens, and commits. `sub_block_bytes` cuts a
-        block into pieces of at most so many bytes. `ticker` is (seconds, function).
+        None when the batch is safe; or a `WriteHandle`, a `concurrent.futures.Future`, or a list of these, which are
+        waited for. Anything else that it returns is a `SinkFailed`: it may be work that nothing has begun.
+
+        With `CommitMode.SINK_MANAGED` the sink has the tokens, and commits. `sub_block_bytes` cuts a block into pieces
+        of at most so many bytes. `ticker` is (seconds, function).
 
         Whatever fails ends the run with an `EngineError` that names the place and has the cause; nothing of the block
         was committed, and the next run gets it again. Raises `InvalidInput` for what cannot be run.
@@ -144,7 +152,11 @@ class BatchEngine:
             clock=self._clock,
         )
         if not self._running.acquire(blocking=False):
+            refuse_in_child(
+                self._runs_in, self, "it was running there when this child was forked; make a BatchEngine here"
+            )
             raise InvalidInput("this engine is running already: make one for each thread")
+        self._runs_in = current.number
         try:
             loop.run(shutdown or threading.Event(), until_idle=until_idle)
         finally:

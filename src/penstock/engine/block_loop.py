@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
 from penstock import metrics
 from penstock.engine.dead_letters import DeadLetter, DlqPolicy
+from penstock.engine.delivery import Delivery, close_if_coroutine, wait_for_delivery
 from penstock.engine.inbound import Inbound
 from penstock.engine.memory_guard import MemoryGuard
 from penstock.engine.parsed_batch import ParsedBatch, ParseErrorAction
@@ -31,18 +30,20 @@ from penstock.errors import (
     ReceiveFailed,
     SinkFailed,
 )
+from penstock.storage.logs import get_logger
+from penstock.storage.process import current
 
 Process: TypeAlias = Callable[[Any], WorkBatch]
-Sink: TypeAlias = Callable[[WorkBatch], object]
+Sink: TypeAlias = Callable[[WorkBatch], Delivery]
 Answer = TypeVar("Answer")
 
 _LOOK_AGAIN = 0.05
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class CommitMode(StrEnum):
-    """Who commits: the engine after the sink returned, or the sink, which has the tokens."""
+    """Who commits: the engine after the sink has delivered, or the sink, which has the tokens."""
 
     AUTO = "auto"
     SINK_MANAGED = "sink_managed"
@@ -67,6 +68,7 @@ class BlockLoop:
     ticker: Ticker
     tally: Tally
     clock: Callable[[], float]
+    home: int = field(default_factory=lambda: current.number, init=False)
 
     def run(self, shutdown: threading.Event, *, until_idle: bool) -> None:
         """Move blocks until `shutdown` is set, or nothing is left."""
@@ -96,7 +98,8 @@ class BlockLoop:
                 inbound.note(block, busy_until - received)
         except BaseException as error:
             self.tally.add(errors=isinstance(error, EngineError))
-            self._rewind()
+            if self.home == current.number:
+                self._rewind()
             raise
         finally:
             inbound.close()
@@ -124,6 +127,7 @@ class BlockLoop:
         for piece in self._pieces(block, min(limits) if limits else None):
             with self.guard.lease(piece.total_bytes):
                 self._work_on_piece(piece, piece.commit_tokens, routed)
+        self._check_process(block)
         if self.commit is CommitMode.AUTO and tokens:
             _at(
                 CommitFailed,
@@ -162,7 +166,7 @@ class BlockLoop:
         new = {id(letter): letter for letter in (*known, *made.dead_letters) if id(letter) not in routed}
         self._route(new.values(), piece)
         if not made.is_empty or (self.commit is CommitMode.SINK_MANAGED and tokens):
-            _at(SinkFailed, f"the sink, given {made!r},", _done, self.sink, made.with_tokens(tokens))
+            _at(SinkFailed, f"the sink, given {made!r},", _deliver, self.sink, made.with_tokens(tokens))
         self.tally.add(processed=len(given))
         if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
             self.tally.add(errors=parsed.errors)
@@ -191,8 +195,15 @@ class BlockLoop:
             )
         count = len(listed)
         if self.dlq.send is not None:
-            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", _done, self.dlq.send, listed)
+            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", _deliver, self.dlq.send, listed)
         self.tally.add(dead_lettered=count)
+
+    def _check_process(self, block: WorkBatch) -> None:
+        if self.home != current.number:
+            raise CommitFailed(
+                f"{block!r} was received by the process {self.home}, which commits it; this is a child that was forked "
+                "during the block, and must not return into the engine's loop: end it with os._exit"
+            )
 
     def _rewind(self) -> None:
         try:
@@ -216,19 +227,13 @@ def _said(error: Exception) -> str:
         return type(error).__name__
 
 
-def _done(fn: Callable[[Any], object], given: object) -> None:
-    """Call what must be done when it returns. What returns a promise to do it later has done nothing yet."""
-    returned = fn(given)
-    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
-        if inspect.iscoroutine(returned):
-            returned.close()
-        raise InvalidInput(
-            f"it returned a {type(returned).__name__}, so that nothing was done; it must be a plain function"
-        )
+def _deliver(fn: Callable[[Any], object], given: object) -> None:
+    wait_for_delivery(fn(given))
 
 
 def _checked(what: str, returned: object) -> WorkBatch:
     if not isinstance(returned, WorkBatch):
+        close_if_coroutine(returned)
         raise InvalidInput(f"{what} must return a WorkBatch, not {type(returned).__name__}")
     return returned
 

@@ -22,6 +22,7 @@ from penstock.errors import Closed, OutOfOrderAck
 from penstock.records import bytes_of, join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore
 from penstock.storage.checks import check_whole
+from penstock.storage.process import current, refuse_in_child
 
 _AHEAD_BYTES = 256 << 20  # where a receive has no limit
 _AT_ONCE = 64  # entries asked for by one read of the manifest
@@ -63,12 +64,13 @@ class BufferReceiver:
         self._is_paused = False
         self._has_failed = False
         self._closed = threading.Event()
+        self._home = current.number
         self._using = threading.RLock()  # held by whoever receives, rewinds or closes; a commit may come at any time
 
     @property
     def healthy(self) -> bool:
-        """Whether it is open, and the last receive or commit worked."""
-        return not self._closed.is_set() and not self._has_failed
+        """Whether it is open and of this process, and the last receive or commit worked."""
+        return self._home == current.number and not self._closed.is_set() and not self._has_failed
 
     @property
     def in_hand(self) -> bool:
@@ -93,6 +95,7 @@ class BufferReceiver:
 
     def pause(self) -> None:
         """Fetch nothing ahead; what is there is still handed out. Memory that the fetchers do not use is given back."""
+        self._check_process()
         self._is_paused = True
         self._ahead.tidy()
 
@@ -106,6 +109,7 @@ class BufferReceiver:
         Raises what `Consumer.fetch_descriptor` raises, `Fenced`, and `Closed`; the same entry is tried again then.
         """
         check_limits(max_records, max_bytes, timeout)
+        self._check_process()
         with self._using:
             self._check_open()
             self.let_go()
@@ -126,6 +130,7 @@ class BufferReceiver:
         """
         for token in tokens:
             check_whole("a token", token, 0)
+        self._check_process()
         if not tokens or self._is_acked(through := max(tokens)):
             return
         try:
@@ -146,6 +151,7 @@ class BufferReceiver:
 
     def rewind(self) -> None:
         """Let everything that was not committed come again."""
+        self._check_process()
         with self._using:
             self._let_go_of_everything()
             self._known.clear()
@@ -154,6 +160,7 @@ class BufferReceiver:
 
     def close(self) -> None:
         """Stop the threads, let go of what is held, and close the consumer if it is ours. Again it does nothing."""
+        self._check_process()
         is_first = not self._closed.is_set()
         self._closed.set()  # before the lock: whoever waits in `recv` notices
         with self._using:
@@ -261,6 +268,9 @@ class BufferReceiver:
         if self._guard is None:
             self._guard = MemoryGuard()
         return self._guard
+
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "make a BufferReceiver here, whose consumer takes over the group")
 
     def _check_open(self) -> None:
         if self._closed.is_set():

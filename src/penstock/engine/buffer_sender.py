@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable
 from types import TracebackType
@@ -12,11 +11,12 @@ from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed
 from penstock.records import Record, rows_of_size
 from penstock.storage import ObjectStore
+from penstock.storage.logs import get_logger
 
 _CONFIG = ProducerConfig()
 _AT_ONCE = 64 << 20  # bytes in one data object, as a producer makes them
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class BufferSender:

@@ -40,13 +40,28 @@ _ARROW: dict[str | None, pa.DataType] = {
 _SCALAR = frozenset({type(None), bool, int, float, str, bytes, datetime})
 _INT64 = range(-(1 << 63), 1 << 63)
 _LONGEST_NAME = 60
+_MAX_FIELDS = 4_000  # columns of a block, with those inside others
+_MIN_FIELDS = 64  # that every block may have, however many rows and however few bytes it has
+_CELLS = 16_000_000  # rows times columns that any block may have
+_CELLS_PER_BYTE = 8  # and so many more for each byte of its payloads
+
+
+def max_fields(rows: int, size: int) -> int:
+    """How many fields the columns of a block may have: every one costs memory for every row, also where it is null.
+
+    Else few bytes make many gigabytes: rows that have a field each, and none in common.
+
+    >>> max_fields(1_000, 100_000), max_fields(1_000_000, 20_000_000), max_fields(10_000_000, 20_000_000)
+    (4000, 176, 64)
+    """
+    return min(max((_CELLS + _CELLS_PER_BYTE * size) // max(rows, 1), _MIN_FIELDS), _MAX_FIELDS)
 
 
 class ColumnKinds:
-    """The kinds of all fields seen so far."""
+    """The kinds of all fields seen so far, up to `limit` of them."""
 
-    def __init__(self) -> None:
-        self._root = _Kind()
+    def __init__(self, limit: int) -> None:
+        self._root = _Kind(_Room(limit))
         self._shapes: set[tuple[tuple[str, ...], tuple[type, ...]]] = set()
 
     def misfit(self, row: dict[str, Any]) -> str | None:
@@ -76,13 +91,23 @@ class ColumnKinds:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-class _Kind:
-    __slots__ = ("fields", "item", "name")
+class _Room:
+    """How many fields there may be, and how many more."""
 
-    def __init__(self) -> None:
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = self.left = limit
+
+
+class _Kind:
+    __slots__ = ("fields", "item", "name", "room")
+
+    def __init__(self, room: _Room) -> None:
         self.name: str | None = None
         self.fields: dict[str, _Kind] = {}
         self.item: _Kind | None = None
+        self.room = room
 
     def learn(self, value: object, path: str, undo: list[Callable[[], object]]) -> str | None:
         if value is None:
@@ -139,17 +164,30 @@ class _Kind:
         for name, inner in members.items():
             kind = self.fields.get(name)
             if kind is None:
-                kind = self.fields[name] = _Kind()
-                undo.append(lambda name=name: self.fields.pop(name))  # type: ignore[misc]
+                if not self.room.left:
+                    there = f"{path}.{name}" if path else name
+                    return f"the field {_shown(there)} is one more than the {self.room.limit} that this block may have"
+                kind = self._add_field(name, undo)
             why = kind.learn(inner, f"{path}.{name}" if path else name, undo)
             if why is not None:
                 return why
         return None
 
+    def _add_field(self, name: str, undo: list[Callable[[], object]]) -> _Kind:
+        self.room.left -= 1
+        kind = self.fields[name] = _Kind(self.room)
+
+        def take_back() -> None:
+            del self.fields[name]
+            self.room.left += 1
+
+        undo.append(take_back)
+        return kind
+
     def _learn_items(self, items: list[object], path: str, undo: list[Callable[[], object]]) -> str | None:
         if self.item is None:
             # An item that nothing was learned about says as much as none: it need not be taken back.
-            self.item = _Kind()
+            self.item = _Kind(self.room)
         for inner in items:
             why = self.item.learn(inner, f"{path}[]", undo)
             if why is not None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.errors import InvalidInput
 from penstock.records import Record
 
-Route = Callable[[list["DeadLetter"]], object]
+if TYPE_CHECKING:
+    from penstock.engine.delivery import Delivery
+
+Route = Callable[[list["DeadLetter"]], "Delivery"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,10 @@ class DlqPolicy:
 
     @classmethod
     def route(cls, fn: Route) -> DlqPolicy:
-        """Dead letters go to `fn(letters)`, which returns when they are safe. If it raises, nothing is committed."""
+        """Dead letters go to `fn(letters)`, which returns when they are safe, or returns what a sink may return.
+
+        If it raises, or a write that it returned fails, nothing is committed.
+        """
         if not callable(fn):
             raise InvalidInput(f"a route for dead letters is a function of a list of them, not {type(fn).__name__}")
         return cls("route", fn)

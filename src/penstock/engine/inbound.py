@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from penstock.engine.inbound_gate import Admit, InboundGate
 from penstock.engine.receiving import Receiver, call_if_there
 from penstock.engine.self_regulation import Governor, give_memory_back
 from penstock.engine.work_batch import WorkBatch
+from penstock.storage.logs import get_logger
 
 LONGEST_HOLD = 30.0  # seconds until a block is admitted in spite of the pressure
 _TIDY_EVERY = 1.0
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Inbound:

@@ -10,32 +10,46 @@ the first rows, and told. That also lets it read pieces of the block in parallel
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pyarrow as pa
 
 _HEAD = 64 << 10  # bytes of lines to learn the types from
+_HEAD_ROWS = 256  # and no more rows than these: all fields of all of them could differ
+_CELLS = 4_000_000  # rows times fields that the reader may find out by itself
 _PIECE = 1 << 20  # bytes that one thread reads at a time
 _MOST = (1 << 31) - (1 << 20)  # bytes that the reader takes as one piece
 
 
-def read_lines(lines: pa.Buffer, rows: int, *, one_line_each: bool) -> pa.RecordBatch | None:
+class TooWide(Exception):
+    """Nobody knows how many fields these rows have, and it may be more than the reader has memory for."""
+
+
+def read_lines(lines: pa.Buffer, rows: int, limit: int, *, one_line_each: bool) -> pa.RecordBatch | None:
     """The columns of `rows` objects; None where the reader does not take them, or cannot say one type for a field.
 
-    `one_line_each` says that there is a newline behind each object and none inside.
+    `one_line_each` says that there is a newline behind each object and none inside. Raises `TooWide` where the rows may
+    have more than `limit` fields: the reader has a value for every field in every row, and asks no one.
     """
     if lines.size > _MOST:
         return None
     batch = None
-    if one_line_each and lines.size > 2 * _HEAD:
+    is_small = rows * lines.size < _CELLS or rows * _colons(lines) < _CELLS  # there is no field without a colon
+    if one_line_each and (lines.size > 2 * _HEAD or not is_small):
         learned = _learn(lines)
-        batch = None if learned is None else read_lines_as(learned, lines, rows, one_line_each=True)
+        if learned is not None and count_fields(learned) <= limit:
+            batch = read_lines_as(learned, lines, rows, one_line_each=True)
     if batch is not None:
         return batch
+    if not is_small:
+        raise TooWide
     # The whole block is one piece here: types are settled within a piece.
     table = _read(lines, lines.size, None)
     if table is None:
         return None
+    if count_fields(table.schema) > limit:
+        raise TooWide
     schema = _with_text(table.schema)
     if schema != table.schema or not _is_sound(table):
         table = _read(lines, lines.size, schema)
@@ -50,9 +64,13 @@ def read_lines_as(schema: pa.Schema, lines: pa.Buffer, rows: int, *, one_line_ea
     return None if table is None else _batch(table, rows)
 
 
+def _colons(lines: pa.Buffer) -> int:
+    return lines.to_pybytes().count(b":")
+
+
 def _learn(lines: pa.Buffer) -> pa.Schema | None:
-    head = lines.slice(0, _HEAD)
-    end = head.to_pybytes().rfind(b"\n") + 1
+    head = lines.slice(0, min(_HEAD, lines.size))
+    end = sum(len(line) + 1 for line in head.to_pybytes().split(b"\n", _HEAD_ROWS)[:-1])
     table = _read(head.slice(0, end), end, None) if end else None
     return None if table is None else _with_text(table.schema)
 
@@ -80,6 +98,12 @@ def _batch(table: pa.Table, rows: int) -> pa.RecordBatch | None:
         return batch_without_columns(rows)
     batches = table.combine_chunks().to_batches()
     return batches[0] if len(batches) == 1 else None
+
+
+def count_fields(fields: Iterable[pa.Field[Any]]) -> int:
+    """How many fields there are, with those inside others."""
+    inner = ([field.type.field(at) for at in range(field.type.num_fields)] for field in fields)
+    return sum(1 + count_fields(each) for each in inner)
 
 
 def batch_without_columns(rows: int) -> pa.RecordBatch:

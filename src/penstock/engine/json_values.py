@@ -30,7 +30,7 @@ _MOST_DIGITS = 4000  # of an integer that Python converts without complaint; its
 _WHITESPACE = b" \t\r\n"
 _BRACKETS = bytes.maketrans(b"{[}]", b"(())")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{[}]"))
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # keeps no way back, for it needs none
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -13,8 +13,9 @@ from penstock.engine.cgroup import SystemMemory
 from penstock.engine.pressure import Pressure
 from penstock.errors import InvalidInput
 from penstock.storage.checks import check_whole
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Lease:
@@ -47,7 +48,7 @@ class MemoryGuard:
 
     With a limit, leases alone count, unless `heap_source` says how many bytes are used in all; then the larger of the
     two counts. Without a limit, limit and heap are those of the cgroup, or of the host where no group has a limit
-    (see `cgroup`), below the file system's `root`.
+    (see `cgroup`), below the file system's `root`. A forked child begins with nothing leased.
 
     Raises `InvalidInput` for a limit below 1, and for a heap source that cannot be called.
     """
@@ -77,6 +78,7 @@ class MemoryGuard:
         self._lock = threading.Lock()
         self._added = 0
         self._leases = set[weakref.ref[Lease]]()
+        _guards.add(self)
 
     @property
     def limit_bytes(self) -> int:
@@ -135,3 +137,20 @@ class MemoryGuard:
             return Pressure(max(leased / self._limit_bytes, self._system.share()))
         heap = 0 if self._heap_source is None else self._heap_source()
         return Pressure(max(leased, heap) / self._limit_bytes)
+
+    def begin_anew(self) -> None:
+        """Forget what is leased: in a forked child, those who would give it back are not there."""
+        self._lock = threading.Lock()
+        self._added = 0
+        self._leases.clear()
+
+
+_guards = weakref.WeakSet[MemoryGuard]()
+
+
+def _begin_anew() -> None:
+    for guard in list(_guards):
+        guard.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

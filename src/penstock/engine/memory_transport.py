@@ -12,13 +12,14 @@ from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput
 from penstock.queue.waiting import Waiters
 from penstock.records import Record
+from penstock.storage.process import current, refuse_in_child
 
 
 class MemoryTransport:
     """Hands out what was injected or sent, in order. A record's token is its sequence, from 0.
 
     A commit is a watermark: the highest sequence that was committed. What lies above it is kept, and comes again after
-    `rewind`. Safe to share between threads.
+    `rewind`. Safe to share between threads, but not with a forked child, whose records no one else would see.
 
     >>> transport = MemoryTransport()
     >>> transport.inject(b"hello")
@@ -41,6 +42,7 @@ class MemoryTransport:
         self._next = 0  # the sequence that recv hands out next
         self._end_handed_out = 0
         self._is_closed = False
+        self._home = current.number
 
     @property
     def committed_sequence(self) -> int | None:
@@ -49,8 +51,8 @@ class MemoryTransport:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is open."""
-        return not self._is_closed
+        """Whether it is open, and of this process."""
+        return not self._is_closed and self._home == current.number
 
     def __repr__(self) -> str:
         return f"MemoryTransport({self._base + len(self._records) - self._first} not committed)"
@@ -75,6 +77,7 @@ class MemoryTransport:
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
         """Take what comes next, and wait for the first of it. Raises `Closed` after `close`."""
         check_limits(max_records, max_bytes, timeout)
+        self._check_process()
         taken = WorkBatch(())
 
         def has_some() -> bool:
@@ -106,6 +109,7 @@ class MemoryTransport:
         Raises `InvalidInput` for a sequence that was not handed out.
         """
         tokens = tuple(tokens)
+        self._check_process()
         with self._lock:
             self._check_open()
             for token in tokens:
@@ -122,12 +126,15 @@ class MemoryTransport:
         self._go_back_to(self._first)
 
     def close(self) -> None:
-        """Refuse everything from now on; whoever waits gets `Closed`."""
+        """Refuse everything from now on; a waiting `recv` raises `Closed`. In a forked child it does nothing."""
+        if self._home != current.number:
+            return
         with self._lock:
             self._is_closed = True
             self._ready.wake_all()
 
     def _add(self, records: list[Record]) -> int:
+        self._check_process()
         with self._lock:
             self._check_open()
             first = self._base + len(self._records)
@@ -136,9 +143,13 @@ class MemoryTransport:
             return first
 
     def _go_back_to(self, sequence: int) -> None:
+        self._check_process()
         with self._lock:
             self._next = max(min(self._next, sequence), self._first)
             self._ready.wake_all()
+
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "make a MemoryTransport here")
 
     def _check_open(self) -> None:
         if self._is_closed:

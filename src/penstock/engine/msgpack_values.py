@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import pyarrow as pa
 
-from penstock.engine.column_kinds import ColumnKinds
+from penstock.engine.column_kinds import ColumnKinds, max_fields
 from penstock.engine.json_columns import batch_without_columns
 from penstock.engine.parse_errors import MAX_DEPTH, TOO_DEEP
+from penstock.records import bytes_of
 
 if TYPE_CHECKING:
     import msgspec
@@ -71,7 +72,7 @@ class _GaveUp(Exception):
 
 def _into_columns(values: pa.Array[Any]) -> MsgpackCheck:
     """Raises `_GaveUp`."""
-    gathered = _Gathered()
+    gathered = _Gathered(max_fields(len(values), bytes_of(values)))
     for start in range(0, len(values), _GROUP):
         gathered.add(cast("list[bytes]", values.slice(start, _GROUP).to_pylist()))
     return MsgpackCheck(gathered.bad, gathered.columns(), gathered.misfits, None)
@@ -80,10 +81,10 @@ def _into_columns(values: pa.Array[Any]) -> MsgpackCheck:
 class _Gathered:
     """The rows so far: as columns, a group at a time, with the fields that were known by then."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.bad: dict[int, str] = {}
         self.misfits: dict[int, str] = {}
-        self._kinds = ColumnKinds()
+        self._kinds = ColumnKinds(limit)
         self._fields: tuple[pa.Field[Any], ...] = ()
         self._decoder = _decoder(self._fields)
         self._structs = 0

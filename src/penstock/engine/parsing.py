@@ -19,11 +19,12 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
-from penstock.engine.column_kinds import ColumnKinds
-from penstock.engine.json_columns import read_lines, read_lines_as
+from penstock.engine.column_kinds import ColumnKinds, max_fields
+from penstock.engine.json_columns import TooWide, read_lines, read_lines_as
 from penstock.engine.json_values import check_json, decode_json, json_lines, repeated_key
 from penstock.engine.msgpack_values import MsgpackCheck, check_msgpack, decode_msgpack
 from penstock.engine.parse_errors import ParseError, parse_error
+from penstock.records import bytes_of
 
 __all__ = ["ParseError", "ParseFormat", "ParsedValues", "parse_values"]
 
@@ -38,10 +39,11 @@ class ParseFormat(StrEnum):
 class ParsedValues:
     """The values of a block that parsed, and the errors of those that did not, in row order."""
 
-    def __init__(self, total: int, bad: dict[int, str], rows: _Rows) -> None:
+    def __init__(self, total: int, bad: dict[int, str], rows: _Rows, limit: int) -> None:
         self.errors: tuple[ParseError, ...] = tuple(parse_error(row, bad[row]) for row in sorted(bad))
         self._good = _others(self.errors, total)
         self._rows = rows
+        self._limit = limit
         self._objects: list[dict[str, Any]] | None = None
         self._columns: tuple[pa.RecordBatch, tuple[ParseError, ...]] | None = None
 
@@ -65,7 +67,9 @@ class ParsedValues:
 
         A field has one type in a block. The first row that has it settles which: a row with another is an error, and
         not in the columns. Integers and floats fit together, and null fits everything. A JSON object that has a key
-        twice is an error too. Text is text, also where it looks like a timestamp. Made once, and then kept.
+        twice is an error too, and so is a row with a field more than a block may have: 4,000, or fewer where there are
+        so many rows that their columns would take far more memory than the payloads. Text is text, also where it looks
+        like a timestamp. Made once, and then kept.
         """
         if self._columns is None:
             batch, misfits = (self._rows.read() if self._good else None) or self._fit_together()
@@ -74,12 +78,12 @@ class ParsedValues:
 
     def _fit_together(self) -> tuple[pa.RecordBatch, dict[int, str]]:
         misfits: dict[int, str] = {}
-        kinds = _learn(self.objects, misfits)
+        kinds = _learn(self.objects, misfits, self._limit)
         batch = self._rows.read_without(misfits, kinds.schema)
         if batch is None:
             # From the start again, for a row that is refused must not have settled what the others are.
             misfits = self._rows.refused()
-            kinds = _learn(self.objects, misfits)
+            kinds = _learn(self.objects, misfits, self._limit)
             batch = kinds.to_arrow([row for at, row in enumerate(self.objects) if at not in misfits])
         return batch, misfits
 
@@ -91,12 +95,14 @@ def parse_values(values: pa.Array[Any], form: ParseFormat) -> ParsedValues:
     >>> parsed.objects, [error.index for error in parsed.errors]
     ([{'id': 1}], [1])
     """
+    limit = max_fields(len(values), bytes_of(values))
     if form == ParseFormat.JSON:
         checked = check_json(values)
         good = _without(values, checked.bad)
-        return ParsedValues(len(values), checked.bad, _JsonRows(good, one_line_each=checked.one_line_each))
+        rows = _JsonRows(good, limit, one_line_each=checked.one_line_each)
+        return ParsedValues(len(values), checked.bad, rows, limit)
     unpacked = check_msgpack(values)
-    return ParsedValues(len(values), unpacked.bad, _MsgpackRows(values, unpacked))
+    return ParsedValues(len(values), unpacked.bad, _MsgpackRows(values, unpacked), limit)
 
 
 class _Rows(Protocol):
@@ -116,9 +122,11 @@ class _Rows(Protocol):
 
 
 class _JsonRows:
-    def __init__(self, values: pa.Array[Any], *, one_line_each: bool) -> None:
+    def __init__(self, values: pa.Array[Any], limit: int, *, one_line_each: bool) -> None:
         self._values = values
+        self._limit = limit
         self._one_line_each = one_line_each
+        self._is_refused = False
 
     def objects(self) -> list[dict[str, Any]]:
         return decode_json(self._values)
@@ -127,11 +135,15 @@ class _JsonRows:
         lines = json_lines(self._values)
         if lines is None:
             return None
-        batch = read_lines(lines, len(self._values), one_line_each=self._one_line_each)
+        try:
+            batch = read_lines(lines, len(self._values), self._limit, one_line_each=self._one_line_each)
+        except TooWide:
+            return None
+        self._is_refused = batch is None
         return None if batch is None else (batch, {})
 
     def read_without(self, misfits: dict[int, str], schema: pa.Schema) -> pa.RecordBatch | None:
-        if not misfits:
+        if not misfits and self._is_refused:
             return None  # then it is not the types that were refused
         rest = _without(self._values, misfits)
         lines = json_lines(rest)
@@ -165,9 +177,9 @@ class _MsgpackRows:
         return {}
 
 
-def _learn(objects: Sequence[dict[str, Any]], misfits: dict[int, str]) -> ColumnKinds:
+def _learn(objects: Sequence[dict[str, Any]], misfits: dict[int, str], limit: int) -> ColumnKinds:
     """Learn the kinds of all rows that are not misfits, and add those that turn out to be."""
-    kinds = ColumnKinds()
+    kinds = ColumnKinds(limit)
     for at, row in enumerate(objects):
         if at not in misfits:
             why = kinds.misfit(row)

@@ -6,7 +6,6 @@ which is weighed.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Iterable
@@ -15,8 +14,9 @@ from typing import Protocol
 
 from penstock import metrics
 from penstock.errors import InvalidInput
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Pressure(float):

@@ -12,6 +12,7 @@ from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, UnknownEvent
 from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.records import values_to_arrow
+from penstock.storage.process import current, refuse_in_child
 
 
 class QueueReceiver:
@@ -31,6 +32,7 @@ class QueueReceiver:
         self._taken: dict[int, None] = {}  # handed out and not committed, in order
         self._taking: list[DurableEvent[bytes]] = []  # by the receive under way, or one that was interrupted
         self._is_closed = False
+        self._home = current.number
 
     @property
     def healthy(self) -> bool:
@@ -55,6 +57,7 @@ class QueueReceiver:
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
         """Take events, and wait for the first of them. Raises what the queue's `poll` raises."""
         check_limits(max_records, max_bytes, timeout)
+        self._check_process()
         if self._is_closed:
             raise Closed(f"{self!r} is closed")
         most = MOST_BYTES if max_bytes is None else min(max_bytes, MOST_BYTES)
@@ -74,21 +77,27 @@ class QueueReceiver:
     def commit(self, tokens: Sequence[int]) -> None:
         """Ack events, in one write. Raises what the queue's `ack_many` raises: they are not acked then."""
         tokens = list(tokens)
+        self._check_process()
         self._queue.ack_many(tokens)
         for token in tokens:
             self._taken.pop(token, None)
 
     def rewind(self) -> None:
         """Give back everything that was not committed: it comes again, in the order of its ids."""
+        self._check_process()
         self._give_back_taking()
         self._give_back(self._taken)
         self._taken = {}
 
     def close(self) -> None:
         """Give back everything that was not committed. The queue stays open. A second `close` does nothing."""
+        self._check_process()
         self._is_closed = True
         with suppress(Closed):  # its next opening gives back everything
             self.rewind()
+
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "its queue is open in that process alone")
 
     def _give_back_taking(self) -> None:
         self._give_back([event.id for event in self._taking])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from typing import Any
@@ -24,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
 from penstock.storage import ObjectStore
+from penstock.storage.logs import get_logger
 from penstock.storage.opening import local_path
 
 _CONFIG = ProducerConfig()
@@ -31,7 +31,7 @@ _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _LOOK_AGAIN = 1.0  # for new queues in a folder
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def ship(

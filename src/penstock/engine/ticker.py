@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import inspect
 import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.errors import InvalidInput
 from penstock.storage.checks import check_seconds
+from penstock.storage.logs import get_logger
 
 Ticks: TypeAlias = tuple[float, Callable[[], object]]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Ticker:
@@ -36,7 +37,7 @@ class Ticker:
         missed = (now - self._due) // self._interval
         self._due = now + self._interval if math.isinf(missed) else self._due + self._interval * (missed + 1)
         try:
-            self._fn()
+            _check_called(self._fn())
         except Exception:  # noqa: BLE001  a report that fails must not stop the work
             _log.exception("the ticker failed; the loop goes on")
 
@@ -46,6 +47,12 @@ def _checked(ticks: object) -> Ticks:
         raise InvalidInput(f"ticker must be (seconds, function), not {ticks!r:.100}")
     check_seconds("ticker's seconds", ticks[0])
     return ticks[0], ticks[1]
+
+
+def _check_called(returned: object) -> None:
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise InvalidInput("it returned a coroutine, which nothing awaits; it must be a plain function")
 
 
 def _do_nothing() -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -33,12 +32,13 @@ from penstock.metalog.subscription import Subscription
 from penstock.metalog.wire import encode_event
 from penstock.storage.at_exit import close_at_exit, forget
 from penstock.storage.checks import check_seconds
+from penstock.storage.logs import get_logger
 from penstock.storage.process import current
 
 _BEAT = 0.5  # seconds after which a waiting thread looks whether its catalog is still there
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # after a failure to read the log
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
 

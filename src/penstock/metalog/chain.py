@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Sequence
@@ -11,17 +10,19 @@ from dataclasses import dataclass
 from penstock.errors import CorruptData, NotFound
 from penstock.metalog.log_object import LogObject, decode, decode_many
 from penstock.metalog.recent_objects import RecentObjects
-from penstock.storage import ObjectStore, url_of
+from penstock.storage import ObjectStore, get_at_most, url_of
+from penstock.storage.logs import get_logger
 
 HINT_EVERY = 64
 """After so many objects the hint moves on; whoever walks looks at it as often."""
 ROLL_UP_EVERY = 1000
 _LONG_CHAIN = 20_000  # objects: to list so many takes dozens of requests
 
-_NAME = re.compile(r"\d{20}")
-_ROLL_UP = re.compile(r"(\d{20})-(\d+)")
+_MAX_HINT_BYTES = 1 << 10
+_NAME = re.compile(r"[0-9]{20}")
+_ROLL_UP = re.compile(r"([0-9]{20})-([0-9]{1,20})")
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class Chain:
     def hint_further(self, first: int) -> None:
         """The same, unless the hint there names one that is further: others may have gone on long ago."""
         try:
-            there = self.store.get(f"{self.partition}/hint").data
+            there = get_at_most(self.store, f"{self.partition}/hint", _MAX_HINT_BYTES).data
         except Exception:  # noqa: BLE001  there is none, or the store does not say
             there = b""
         if not (_NAME.fullmatch(there.decode("ascii", "replace")) and int(there) >= first):
@@ -193,8 +194,11 @@ class Chain:
     def _hinted(self) -> LogObject | None:
         where = self.where(f"{self.partition}/hint")
         try:
-            data = self.store.get(f"{self.partition}/hint").data
+            data = get_at_most(self.store, f"{self.partition}/hint", _MAX_HINT_BYTES).data
         except NotFound:
+            return None
+        except CorruptData as error:
+            _log.warning("%s is no hint, and is ignored: %s", where, error)
             return None
         if not _NAME.fullmatch(data.decode("ascii", "replace")):
             _log.warning("%s is no hint, and is ignored: %r", where, data[:40])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +16,9 @@ from penstock.metalog.segment import SegmentEvent
 from penstock.metalog.segment_view import SegmentView, partition_of
 from penstock.metalog.snapshots import Snapshot
 from penstock.metalog.wire import decode_event
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _Answer = TypeVar("_Answer")
 

@@ -11,12 +11,13 @@ from typing import Self
 from penstock.errors import Closed
 from penstock.metalog.log import MetadataRecord, PartitionStart, as_payload, check_partition, check_partition_count
 from penstock.metalog.subscription import Subscription, Wanted
+from penstock.storage.process import current, refuse_in_child
 
 _AT_ONCE = 256  # records of one partition that one fetch returns
 
 
 class InProcessMetadataLog:
-    """A metadata log in this process' memory, gone with it.
+    """A metadata log in this process' memory, gone with it. A forked child cannot use it: it would have a copy.
 
     >>> log = InProcessMetadataLog(2)
     >>> log.publish(1, b"hello"), log.high_water_marks()
@@ -28,6 +29,7 @@ class InProcessMetadataLog:
         self._partitions: list[list[bytes]] = [[] for _ in range(partition_count)]
         self._grown = threading.Condition(threading.RLock())
         self._is_closed = False
+        self._home = current.number
 
     def __repr__(self) -> str:
         return f"InProcessMetadataLog({self.partition_count} partitions)"
@@ -49,6 +51,7 @@ class InProcessMetadataLog:
         """Append a payload, and return its offset. Raises `PartitionOutOfRange` and `Closed`."""
         check_partition(partition, self.partition_count)
         payload = as_payload(payload)
+        self._check_process()
         with self._grown:
             self._check_open()
             payloads = self._partitions[partition]
@@ -58,20 +61,27 @@ class InProcessMetadataLog:
 
     def high_water_marks(self) -> list[int]:
         """One past the last offset of each partition. Raises `Closed`."""
+        self._check_process()
         with self._grown:
             self._check_open()
             return [len(payloads) for payloads in self._partitions]
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
         """Deliver what is there from each start on, and then what comes. Raises `Closed`."""
+        self._check_process()
         self._check_open()
         return Subscription(_Feed(self), self.partition_count, starts)
 
     def close(self) -> None:
-        """End it, and its subscriptions."""
+        """End it, and its subscriptions. In a forked child it does nothing."""
+        if self._home != current.number:
+            return
         with self._grown:
             self._is_closed = True
             self._grown.notify_all()
+
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "use an ObjectMetadataLog to share a log between processes")
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from penstock.errors import InvalidInput
+from penstock.metalog.kafka_clients import client_of
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger("penstock.metalog.kafka")  # of what the client itself says: it has threads of its own
+_log = get_logger("penstock.metalog.kafka")  # of what the client itself says: it has threads of its own
 
 # Whatever may hold a credential: passwords, secrets, keys, tokens, and what is a list of such.
 _SECRET = ("password", "secret", "token", "pem", "assertion", "oauthbearer.config", "jaas", "credential")
@@ -135,7 +136,7 @@ class KafkaConfig:
         for name in kind.split("."):
             make = getattr(make, name)
         try:
-            return make({"logger": _log} | config)
+            return client_of(make, {"logger": _log} | config)
         except (package.KafkaException, TypeError, ValueError) as error:
             # Not chained: what the client says may repeat a value.
             raise InvalidInput(f"config is refused by Kafka's client: {self.without_secrets(error)}") from None

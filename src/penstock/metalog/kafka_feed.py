@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +14,9 @@ from penstock.metalog.kafka_config import KafkaConfig, kafka_client
 from penstock.metalog.kafka_topic import KafkaTopic, StaleLeader
 from penstock.metalog.log import MetadataRecord
 from penstock.metalog.subscription import Wanted
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _AT_ONCE = 1_000  # records that one fetch returns
 _NOWHERE = -1  # an offset that nobody wants

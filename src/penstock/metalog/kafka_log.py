@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -18,8 +17,9 @@ from penstock.metalog.log import PartitionStart, as_payload, check_partition, ch
 from penstock.metalog.subscription import Subscription
 from penstock.storage import process
 from penstock.storage.checks import check_seconds, check_whole
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _POLL = 0.1  # seconds until the thread that hears of deliveries notices its end; a delivery is heard of at once
 _ROOM = 0.02  # seconds until a producer whose memory is full is asked again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterable
@@ -12,8 +11,10 @@ from typing import Any
 
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.metalog.kafka_config import KafkaConfig, kafka_client
+from penstock.metalog.log import MAX_PARTITIONS
+from penstock.storage.logs import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LOOK_AGAIN = 0.05  # seconds, while a topic that was made is not everywhere yet
@@ -56,6 +57,11 @@ class KafkaTopic:
         if partition_count is not None and partition_count != count:
             raise InvalidInput(
                 f"partition_count must be {count}, as many as topic {self.name!r} has, not {partition_count}"
+            )
+        if count > MAX_PARTITIONS:
+            raise InvalidInput(
+                f"topic {self.name!r} has {count} partitions, and a metadata log has at most {MAX_PARTITIONS}: use "
+                "another topic"
             )
         return count
 

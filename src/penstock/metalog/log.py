@@ -14,6 +14,9 @@ from penstock.storage.object_store import as_data
 if TYPE_CHECKING:
     from penstock.metalog.subscription import Subscription
 
+MAX_PARTITIONS = 10_000
+"""The most partitions of a log. Each costs its readers and writers memory and requests, whatever is in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionStart:
@@ -81,8 +84,8 @@ class MetadataLog(Protocol):
 
 
 def check_partition_count(count: object) -> None:
-    """Refuse what is no number of partitions."""
-    check_whole("partition_count", count)
+    """Refuse what is no number of partitions, or more than a log may have."""
+    check_whole("partition_count", count, most=MAX_PARTITIONS)
 
 
 def check_partition(partition: object, count: int) -> None:

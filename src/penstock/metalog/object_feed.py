@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -15,11 +14,12 @@ from penstock.metalog.log_object import LogObject
 from penstock.metalog.patience import TRIES
 from penstock.metalog.signal import Signal
 from penstock.metalog.subscription import Wanted
+from penstock.storage.logs import get_logger
 
 _LONGEST_PAUSE = 1.0
 _LOOK_FOR_ROLL_UPS_AFTER = 16  # objects in a row
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from penstock.errors import Closed, CorruptData, InvalidInput, NotFound, StorageError
 from penstock.metalog.chain import Chain
-from penstock.metalog.log import PartitionStart, as_payload, check_partition, check_partition_count
+from penstock.metalog.log import MAX_PARTITIONS, PartitionStart, as_payload, check_partition, check_partition_count
 from penstock.metalog.log_object import LogObject
 from penstock.metalog.object_feed import ObjectFeed
 from penstock.metalog.partition_writer import PartitionWriter
@@ -23,28 +22,25 @@ from penstock.metalog.recent_objects import RecentObjects
 from penstock.metalog.roll_ups import RollUps
 from penstock.metalog.signal import Signal
 from penstock.metalog.subscription import Subscription
-from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 from penstock.storage.at_exit import close_at_exit, forget
+from penstock.storage.checked_json import decode_fields, encode_fields
 from penstock.storage.checks import check_seconds
-from penstock.storage.process import current
 
 _ABOUT = "log.json"
+_VERSION = 1
+_MAX_ABOUT_BYTES = 64 << 10
 _READERS = 8
 _TRIES = 5
 
 
-class _About(msgspec.Struct, frozen=True):
-    version: int
-    partition_count: int
-
-
 class ObjectMetadataLog:
-    """A metadata log on an object store; any number of processes may have it open.
+    """A metadata log on an object store; any number of processes may have it open, forked children too.
 
-    `where` is a URL or a store, `options` are the store's. `partition_count` is fixed when the log is made; None takes
-    that of the log that is there, or raises `NotFound`. A subscription looks for new objects every `poll_interval`
-    seconds, and less often, up to once a second, while there are none. A publish that gets no answer from the store
-    is tried for `give_up_after` seconds, and then raises `OutcomeUnknown`.
+    `where` is a URL or a store, `options` are the store's. `partition_count`, 1 to 10,000, is fixed when the log is
+    made; None takes that of the log that is there, or raises `NotFound`. A subscription looks for new objects every
+    `poll_interval` seconds, and less often, up to once a second, while there are none. A publish that gets no answer
+    from the store is tried for `give_up_after` seconds, and then raises `OutcomeUnknown`.
 
     >>> log = ObjectMetadataLog("memory://doctest-metalog", 2)
     >>> log.publish(1, b"hello"), log.high_water_marks()
@@ -72,21 +68,32 @@ class ObjectMetadataLog:
         self._poll_interval = poll_interval
         self._clock = clock
         self._sleep = sleep
+        self._store = store
+        self._give_up_after = give_up_after
+        self._is_closed = False
+        self._begin(count)
+        _open_logs.add(self)
+        close_at_exit(self)
+
+    def _begin(self, count: int) -> None:
+        """Make what threads share. Again in a forked child: a thread of the parent may be in the middle of each."""
         self._signal = Signal()
         self._roll_ups = RollUps()
         recent = RecentObjects()
-        self._chains = [Chain(store, partition, recent) for partition in range(count)]
+        self._chains = [Chain(self._store, partition, recent) for partition in range(count)]
         self._writers = [
             PartitionWriter(
-                chain, self._where, self._note_of(chain), give_up_after=give_up_after, clock=clock, sleep=sleep
+                chain,
+                self._where,
+                self._note_of(chain),
+                give_up_after=self._give_up_after,
+                clock=self._clock,
+                sleep=self._sleep,
             )
             for chain in self._chains
         ]
         self._readers: ThreadPoolExecutor | None = None
-        self._home = current.number
         self._lock = threading.Lock()
-        self._is_closed = False
-        close_at_exit(self)
 
     def __repr__(self) -> str:
         return f"ObjectMetadataLog({self._where!r}, {self.partition_count} partitions)"
@@ -151,8 +158,7 @@ class ObjectMetadataLog:
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             self._check_open()
-            if self._readers is None or self._home != current.number:  # a forked child has none of its parent's threads
-                self._home = current.number
+            if self._readers is None:
                 self._readers = ThreadPoolExecutor(min(_READERS, self.partition_count), "penstock-metalog-read")
             return self._readers
 
@@ -166,6 +172,17 @@ class ObjectMetadataLog:
         return wrote
 
 
+_open_logs = weakref.WeakSet[ObjectMetadataLog]()
+
+
+def _begin_anew() -> None:
+    for log in list(_open_logs):
+        log._begin(log.partition_count)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 def _agreed_count(store: ObjectStore, where: str, asked: int | None, sleep: Callable[[float], object]) -> int:
     """How many partitions the log has; one that is not there is made, if it was said with how many."""
     for left in reversed(range(_TRIES)):
@@ -174,7 +191,7 @@ def _agreed_count(store: ObjectStore, where: str, asked: int | None, sleep: Call
             raise NotFound(f"there is no metadata log at {where}: say with how many partitions to make one")
         if found is None and asked is not None:
             try:
-                store.put_if_absent(_ABOUT, msgspec.json.encode(_About(1, asked)))
+                store.put_if_absent(_ABOUT, encode_fields({"version": _VERSION, "partition_count": asked}))
             except StorageError:  # AlreadyExists, OutcomeUnknown, or one that a later try may not meet
                 if not left:
                     raise
@@ -189,15 +206,13 @@ def _agreed_count(store: ObjectStore, where: str, asked: int | None, sleep: Call
 
 def _stored_count(store: ObjectStore, where: str) -> int | None:
     try:
-        data = store.get(_ABOUT).data
+        data = get_at_most(store, _ABOUT, _MAX_ABOUT_BYTES).data
     except NotFound:
         return None
     try:
-        about = msgspec.json.decode(data, type=_About)
-    except msgspec.DecodeError as error:
+        count = int(decode_fields(data, {"partition_count": int}, _VERSION)["partition_count"])
+    except CorruptData as error:
         raise CorruptData(f"{where}/{_ABOUT}: {error}") from error
-    if about.version != 1:
-        raise CorruptData(f"{where}/{_ABOUT} is of version {about.version}: this release reads version 1")
-    if about.partition_count < 1:
-        raise CorruptData(f"{where}/{_ABOUT} says that there are {about.partition_count} partitions")
-    return about.partition_count
+    if not 1 <= count <= MAX_PARTITIONS:
+        raise CorruptData(f"{where}/{_ABOUT} has a partition_count of {count}, and a log has 1 to {MAX_PARTITIONS}")
+    return count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import random
 import threading
@@ -17,6 +16,7 @@ from penstock import metrics
 from penstock.errors import AlreadyExists, Closed, InvalidInput, OutcomeUnknown, StorageError
 from penstock.metalog.chain import HINT_EVERY, Chain, End
 from penstock.metalog.log_object import MOST_OF_A_PAYLOAD, LogObject, encode, size_of
+from penstock.storage.logs import get_logger
 
 _MOST_BYTES = (1 << 20) - 64  # of the payloads that share an object; its header has the rest of a mebibyte
 _FIRST_PAUSE = 0.005
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 _INTERRUPTED = OutcomeUnknown("the thread that wrote for others was interrupted: it may be in the log, or not")
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class _Waiting:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.errors import NotFound, StorageError
+from penstock.storage.logs import get_logger
 
 TRIES = 5
 _FIRST_PAUSE = 0.02
 
 _Answer = TypeVar("_Answer")
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def patiently(call: Callable[[], _Answer], sleep: Callable[[float], object]) -> _Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,11 @@ from contextlib import suppress
 from penstock.errors import AlreadyExists
 from penstock.metalog.chain import ROLL_UP_EVERY, Chain
 from penstock.metalog.log_object import LogObject, encode
+from penstock.storage.logs import get_logger
 
 _MOST_BYTES = 16 << 20  # of one: a reader has it in memory whole
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class RollUps:

@@ -6,7 +6,6 @@ The layout, and what a kill leaves behind at each step, is in `docs/design/catal
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import struct
 import uuid
@@ -19,6 +18,7 @@ from penstock.errors import CorruptData, StorageError
 from penstock.metalog.segment import SegmentEvent
 from penstock.metalog.wire import decode_event, encode_event
 from penstock.storage.local.folder import sync_directory
+from penstock.storage.logs import get_logger
 
 _MAGIC = b"PENSTCAT"
 _VERSION = 1
@@ -28,7 +28,7 @@ _DIGEST = 16
 _TEMPORARY = ".tmp"
 _AT_ONCE = 1 << 20  # bytes that are gathered before they are written
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

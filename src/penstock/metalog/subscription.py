@@ -6,7 +6,6 @@ for what is there. Nothing is ever pushed at a subscriber, so none can be too sl
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import weakref
@@ -20,6 +19,7 @@ from typing import Protocol, Self
 from penstock.errors import Closed, InvalidInput
 from penstock.metalog.log import MetadataRecord, PartitionStart
 from penstock.storage.checks import check_seconds
+from penstock.storage.process import current, refuse_in_child
 
 _LONG = 3600.0  # a wait without end is many of these
 _TURNS = 64  # so many records in a row, and an `async for` lets others of its loop have a turn
@@ -65,7 +65,7 @@ class Subscription:
     """Records of some partitions of a log: iterate over it, `poll` it, or use `async for`.
 
     Any number of threads may take records from one, and each record is taken once. `close()` ends every iteration;
-    one that is dropped without it leaves nothing behind either.
+    one that is dropped without it leaves nothing behind either. A forked child makes a subscription of its own.
 
     >>> from penstock.metalog import InProcessMetadataLog, PartitionStart
     >>> log = InProcessMetadataLog(1)
@@ -87,13 +87,14 @@ class Subscription:
         self._fetching: int | None = None
         self._is_closed = False
         self._turns = 0
-        self._end = weakref.finalize(self, feed.close)
+        self._home = current.number
+        self._end = weakref.finalize(self, _close_at_home, feed, self._home)
         self._end.atexit = False
         for start in starts:
             self._assign(start)
 
     def __repr__(self) -> str:
-        return "Subscription(closed)" if self._is_closed else f"Subscription(partitions {self.assigned()})"
+        return "Subscription(closed)" if self._is_closed else f"Subscription(partitions {sorted(self._assigned)})"
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +112,7 @@ class Subscription:
         """
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
+        self._check_process()
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._changed:
@@ -133,8 +135,11 @@ class Subscription:
         return self
 
     async def __anext__(self) -> MetadataRecord:
+        self._check_process()
         self._turns += 1
         if self._turns % _TURNS == 0:
+            import asyncio  # here and below: those who do not wait this way need not load it
+
             await asyncio.sleep(0)
         try:
             # A record is taken after the last await: to cancel this takes none.
@@ -152,6 +157,7 @@ class Subscription:
 
         One that is assigned already, or that the log does not have, changes nothing. Raises `Closed`.
         """
+        self._check_process()
         with self._changed:
             self._check_open()
             if not self._assign(start):
@@ -161,6 +167,7 @@ class Subscription:
 
     def remove(self, partition: int) -> None:
         """Deliver nothing of a partition from now on, not even what is fetched already. Raises `Closed`."""
+        self._check_process()
         with self._changed:
             self._check_open()
             if self._assigned.pop(partition, None) is not None:
@@ -168,11 +175,14 @@ class Subscription:
 
     def assigned(self) -> list[int]:
         """The partitions that are delivered, sorted."""
+        self._check_process()
         with self._changed:
             return sorted(self._assigned)
 
     def close(self) -> None:
-        """End it; whoever waits for a record is told so."""
+        """End it; a waiting `poll` raises `Closed`. In a forked child it does nothing."""
+        if self._home != current.number:
+            return
         with self._changed:
             self._is_closed = True
             self._assigned.clear()
@@ -194,6 +204,9 @@ class Subscription:
         self._generation += 1
         self._assigned[start.partition] = _Assignment(self._generation, max(start.start_offset, 0))
         return True
+
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "subscribe here, from the offset after the last record")
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -246,6 +259,8 @@ class Subscription:
 
     async def _until_ready(self) -> None:
         """Return when there may be a record. A thread waits for it: only while somebody awaits, and it takes none."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         over: asyncio.Future[None] = loop.create_future()
         stop = threading.Event()
@@ -273,3 +288,9 @@ class Subscription:
                 self._changed.notify_all()
             if not over.done() or over.cancelled():
                 self._feed.wake()
+
+
+def _close_at_home(feed: Feed, home: int) -> None:
+    """Close a feed, but not in a forked child: what it would wait for, such as a client's threads, is in the parent."""
+    if home == current.number:
+        feed.close()

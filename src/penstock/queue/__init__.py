@@ -5,11 +5,31 @@ What lives here: the edge of a pipeline, where an application hands an event ove
 May import: `storage`, `records`, `errors`, `metrics`.
 """
 
-from penstock.queue.codecs import Codec, MsgspecCodec
-from penstock.queue.durable import DurableEventQueue
-from penstock.queue.event import DurableEvent
-from penstock.queue.memory import EventQueue
-from penstock.queue.places import is_queue, opening_of, queues_in
+from typing import TYPE_CHECKING
+
+from penstock.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.queue.codecs import Codec, MsgspecCodec
+    from penstock.queue.durable import DurableEventQueue
+    from penstock.queue.event import DurableEvent
+    from penstock.queue.memory import EventQueue
+    from penstock.queue.places import is_queue, opening_of, queues_in
+    from penstock.queue.repair import repair_queue
+    from penstock.queue.report import QueueRepair
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "penstock.queue.codecs": ("Codec", "MsgspecCodec"),
+            "penstock.queue.durable": ("DurableEventQueue",),
+            "penstock.queue.event": ("DurableEvent",),
+            "penstock.queue.memory": ("EventQueue",),
+            "penstock.queue.places": ("is_queue", "opening_of", "queues_in"),
+            "penstock.queue.repair": ("repair_queue",),
+            "penstock.queue.report": ("QueueRepair",),
+        },
+    )
 
 __all__ = [
     "Codec",
@@ -17,7 +37,9 @@ __all__ = [
     "DurableEventQueue",
     "EventQueue",
     "MsgspecCodec",
+    "QueueRepair",
     "is_queue",
     "opening_of",
     "queues_in",
+    "repair_queue",
 ]

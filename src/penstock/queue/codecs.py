@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from penstock.errors import CorruptEvent, InvalidInput, PenstockError
+from penstock.queue.damage import shown
+from penstock.storage.printable import printable
 
 if TYPE_CHECKING:
     import msgspec
 
 Event = TypeVar("Event")
+
+_LONGEST_REASON = 1000  # characters of what a codec raised
 
 
 class Codec(Protocol[Event]):
@@ -94,7 +98,7 @@ def encoded(codec: Codec[Event], event: Event, number: int | None = None) -> byt
     try:
         data: object = codec.encode(event)
     except Exception as error:
-        raise InvalidInput(f"{_which(number)} cannot be encoded, and nothing was pushed: {_said(error)}") from error
+        raise InvalidInput(f"{_which(number)} cannot be encoded, and nothing was pushed: {_reason(error)}") from error
     if type(data) is not bytes:
         kind = type(data).__name__
         raise InvalidInput(f"the codec made {kind} of {_which(number)}, and must make bytes: nothing was pushed")
@@ -107,13 +111,15 @@ def decoded(codec: Codec[Event], identifier: int, data: bytes) -> Event:
         return codec.decode(data)
     except Exception as error:
         raise CorruptEvent(
-            f"event {identifier} cannot be decoded: {_said(error)}. It stays on disk; skip_corrupt=True goes past it, "
-            f"and ack({identifier}) deletes it"
+            f"event {identifier} cannot be decoded: {_reason(error)}. It stays on disk; skip_corrupt=True goes past "
+            f"it, and ack({identifier}) deletes it"
         ) from error
 
 
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+def _reason(error: Exception) -> str:
+    """What a codec raised, as one line: its message may quote the event."""
+    text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    return printable(text, _LONGEST_REASON)
 
 
 def _which(number: int | None) -> str:
@@ -123,6 +129,6 @@ def _which(number: int | None) -> str:
 def bad_key(path: str, key: bytes) -> CorruptEvent:
     """What to say of a key that is no id."""
     return CorruptEvent(
-        f"the key {key!r} (in hexadecimal {key.hex()}) among the events in {path} is no event id: those have 8 bytes. "
-        "It stays there; skip_corrupt=True goes past it"
+        f"the key {key!r} (in hexadecimal {key.hex()}) among the events in {shown(path)} is no event id: those have 8 "
+        "bytes. It stays there; skip_corrupt=True goes past it"
     )

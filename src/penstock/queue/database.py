@@ -7,39 +7,43 @@ this module: an iterator that outlives its database crashes the process.
 from __future__ import annotations
 
 import ctypes
-import logging
 import math
 import os
 import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import Closed, CorruptData, OutcomeUnknown, StorageError
+from penstock.errors import Closed, OutcomeUnknown, StorageError
+from penstock.queue.checking import Inventory, Whole, check_end, check_open, check_queue, read_totals
+from penstock.queue.damage import named, shown
+from penstock.queue.lock import QueueLock, lock_queue
+from penstock.queue.mark import MarkFile, MarkRecord, create_mark, read_mark
+from penstock.queue.rocks import TIMES, TOTALS, cannot_open, cannot_read, disk, memtable_bytes, open_for_writing
+from penstock.queue.totals import Totals, packed
 from penstock.storage.local.folder import sync_directory
+from penstock.storage.logs import get_logger
+from penstock.storage.printable import printable
 
 if TYPE_CHECKING:
-    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch, WriteOptions
+    from rocksdict import ColumnFamily, Rdict, RdictIter, WriteBatch, WriteOptions
 
-_log = logging.getLogger(__name__)
-
-EVENTS, NEXT_ID, TIMES = "default", "next_id", "times"
-"""The column families."""
+_log = get_logger(__name__)
 
 Answer = TypeVar("Answer")
 
 _MIB = 1 << 20
-_MEMTABLE = 16 * _MIB  # on a disk of 1 GiB and more; on a smaller one, a 64th of it
+_LONGEST_REASON = 500  # characters of RocksDB's own message
 _LONGEST_STALL, _STALL_PAUSE = 60.0, 0.001  # seconds
 _FEW_FILES = 10  # RocksDB slows down at 20
 _LOOK_AGAIN = 0.05  # seconds after which the free space is looked at again
 _NUMBER = struct.Struct(">Q")
 _ID_BYTES = _NUMBER.size
-_LAST = (1 << 64) - 1
+_QUEUE_ID_BYTES = 16
 
 key_of = _NUMBER.pack
 """The key of an event id."""
@@ -48,32 +52,31 @@ key_of = _NUMBER.pack
 class Changes:
     """What one write does, all of it or nothing.
 
-    `events` get the ids before `next_id`. `time` is an id and the Unix milliseconds of its push, `old_times` are the
-    ids of those that are not needed any more.
+    `events` get the ids before `next_id`. `totals` are those after it; every event before the id `oldest` is acked.
+    `time` is an id and the Unix milliseconds of its push, `old_times` are the ids of those that are not needed any
+    more.
     """
 
-    __slots__ = ("acked", "events", "next_id", "old_times", "time")
+    __slots__ = ("acked", "events", "next_id", "old_times", "oldest", "time", "totals")
 
-    def __init__(self, next_id: int) -> None:
-        self.next_id = next_id
+    def __init__(self, totals: Totals) -> None:
+        self.next_id = totals.next_id
+        self.totals = totals
+        self.oldest = 0
         self.events: list[bytes] = []
-        self.acked: list[int] = []
+        self.acked: Collection[int] = ()
         self.time: tuple[int, int] | None = None
         self.old_times: Sequence[int] = ()
+
+    @property
+    def has_totals(self) -> bool:
+        """Whether the totals are written too: those of pushes alone can be told from their keys."""
+        return bool(self.acked) or self.time is not None
 
 
 def size_of(data: bytes) -> int:
     """How much memory an event takes beside others, with its id, as long as nobody has decoded it."""
     return len(data) + 120
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What the keys say: how many events there are, the id after the largest, and the keys that are no ids."""
-
-    count: int
-    next_id: int
-    bad_keys: list[bytes]
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ class _Handles:
     """
 
     events: Rdict
-    next_id: ColumnFamily
+    totals: ColumnFamily
     times: Rdict
     times_family: ColumnFamily
     at_once: WriteOptions
@@ -101,11 +104,11 @@ class _Handles:
                 with suppress(Exception):  # that it could not write files
                     one.close()
         finally:
-            del self.times, self.times_family, self.next_id, self.events
+            del self.times, self.times_family, self.totals, self.events
 
     def leak(self) -> None:
         """Never free it, in this process."""
-        for one in (self.events, self.next_id, self.times, self.times_family):
+        for one in (self.events, self.totals, self.times, self.times_family):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
 
 
@@ -114,7 +117,11 @@ class Stalled(OutcomeUnknown):
 
 
 class Database:
-    """One database, open until `close`."""
+    """One database, open until `close`, and the mark beside it.
+
+    Raises `CorruptData` if events are missing, or cannot be read: then it was not opened for writing, and no file was
+    changed.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -122,41 +129,70 @@ class Database:
         self._is_closed = False
         self._looked = -math.inf
         self._room = 0
+        self._whole: Whole  # what was found when it was opened last
+        self._mark: MarkFile | None = None
+        self._stored: Totals | None = None  # the totals that were written last
         _make_directory(path)
-        self._open()
+        self._lock: QueueLock = lock_queue(path)
+        weakref.finalize(self, self._lock.close)  # a queue may be dropped without having been closed
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def inventory(self) -> Inventory:
+        """What the keys said when it was opened last."""
+        return self._whole.inventory
+
+    @property
+    def totals(self) -> Totals:
+        """The totals when it was opened last."""
+        return self._whole.totals
 
     def write(self, changes: Changes) -> None:
-        """Write and sync. Raises `OutcomeUnknown`: it happened or not, and RocksDB may refuse to go on."""
-        at = self._open()
+        """Write and sync, and note it in the mark: in this order, or a crash in between would look like a loss.
+
+        Raises `OutcomeUnknown`: it happened or not, and RocksDB may refuse to go on.
+        """
+        at, mark = self._open(), self._open_mark()
         try:
-            self._append(at, changes)
+            self._append(at, mark.queue_id, changes)
             # Not one write that syncs: rocksdict would hold the interpreter's lock until the disk is done.
             at.events.flush_wal(sync=True)
+            if changes.has_totals:
+                self._stored = changes.totals
+            mark.write(changes.totals, changes.oldest)
         except OutcomeUnknown:
             raise
         except Exception as error:
+            reason = printable(str(error), _LONGEST_REASON)
             raise OutcomeUnknown(
-                f"the queue in {self.path} could not be written: {error}. What was not reported as done is not kept, "
+                f"{named(self.path)} could not be written: {reason}. What was not reported as done is not kept, "
                 "unless this process ends before its next write to the queue"
             ) from error
 
-    def _append(self, at: _Handles, changes: Changes) -> None:
+    def set_mark_back(self, totals: Totals) -> None:
+        """Let the mark forget a write that nobody was told of, before that is undone."""
+        self._open_mark().write_through(totals)
+
+    def _append(self, at: _Handles, queue_id: bytes, changes: Changes) -> None:
         """Write, without a sync. Where RocksDB would wait, wait here: it would keep the interpreter's lock."""
-        one = len(changes.events) == 1 and not changes.acked and changes.time is None
+        one = len(changes.events) == 1 and not changes.has_totals
         until = time.monotonic() + _LONGEST_STALL
         while True:
             try:
                 if one:
                     return at.events.put(key_of(changes.next_id - 1), changes.events[0], at.at_once)
-                return at.events.write(_batch(at, changes), at.at_once)  # a new one each time: it is used up by a try
+                # A new batch each time: it is used up by a try.
+                return at.events.write(_batch(at, queue_id, changes), at.at_once)
             except Exception as error:
                 if "Write stall" not in str(error):
                     raise
                 # Its files cannot be written as fast as this, or not at all: then it would wait for ever.
                 if at.events.property_int_value("rocksdb.background-errors") or time.monotonic() > until:
-                    raise Stalled(
-                        f"the queue in {self.path} cannot be written: RocksDB has no room, or is stuck"
-                    ) from error
+                    raise Stalled(f"{named(self.path)} cannot be written: RocksDB has no room, or is stuck") from error
             time.sleep(_STALL_PAUSE)
 
     def get(self, identifier: int) -> bytes | None:
@@ -167,7 +203,7 @@ class Database:
         try:
             data: bytes | None = at.events.get(key_of(identifier))
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise cannot_read(self.path, error) from error
         return data
 
     def has(self, identifier: int) -> bool:
@@ -196,8 +232,11 @@ class Database:
                 found.append((identifier, data))
                 size += size_of(data)
         except Exception as error:
-            raise self._unreadable(error) from error
-        self._check_end(key_of(start) if key is None else key)
+            raise cannot_read(self.path, error) from error
+        try:
+            check_end(at.events, key_of(start) if key is None else key)
+        except Exception as error:
+            raise cannot_read(self.path, error) from error
         return found, stop, size
 
     def first_id(self, start: int, stop: int) -> int | None:
@@ -205,49 +244,16 @@ class Database:
         _, identifier, _ = self.scan(start, stop, -1)
         return None if identifier == stop else identifier
 
-    def take_inventory(self) -> Inventory:
-        """Read every key, and no value."""
-        count, bad = 0, list[bytes]()
-        key: Any = b""
-        last = b""
-        at = self._open()
+    def settle(self, totals: Totals) -> None:
+        """Write totals and mark before closing, if that can be: what comes after the last ones says them too."""
         try:
-            for key in at.events.keys():  # noqa: SIM118  it is no dict
-                if len(key) == _ID_BYTES:
-                    count += 1
-                    last = key
-                else:
-                    bad.append(key)
-        except Exception as error:
-            raise self._unreadable(error) from error
-        self._check_end(key)
-        return Inventory(count, _NUMBER.unpack(last)[0] + 1 if last else 0, bad)
-
-    def next_id(self) -> int:
-        """The next id as it was written down; 0 if none was."""
-        at = self._open()
-        try:
-            written = at.events.get_column_family(NEXT_ID).get(NEXT_ID.encode())
-        except Exception as error:
-            raise self._unreadable(error) from error
-        if written is None:
-            return 0
-        if len(written) != _NUMBER.size:
-            raise CorruptData(
-                f"the queue in {self.path} has no readable next id ({written[:20]!r}): pushing could use an id twice. "
-                f"Put the right one into the column family {NEXT_ID}, as 8 bytes big-endian"
-            )
-        return int(_NUMBER.unpack(written)[0])
-
-    def note_next_id(self, next_id: int) -> None:
-        """Write the next id down, if that can be: the last event's key says it too, unless somebody spoils that."""
-        try:
-            if self.next_id() < min(next_id, _LAST):
-                at, value = self._open(), _NUMBER.pack(min(next_id, _LAST))
-                at.events.get_column_family(NEXT_ID).put(NEXT_ID.encode(), value, at.at_once)
+            at, mark = self._open(), self._open_mark()
+            if self._stored != totals:
+                at.events.write(_batch(at, mark.queue_id, Changes(totals), with_totals=True), at.at_once)
                 at.events.flush_wal(sync=True)
+            mark.write_through(totals)
         except Exception as error:  # noqa: BLE001  closing goes on
-            _log.info("the next id of the queue in %s could not be written down on closing: %s", self.path, error)
+            _log.info("the totals of %s could not be written on closing: %s", named(self.path), error)
 
     def time_of(self, identifier: int) -> tuple[int, int] | None:
         """The last mark of time at or before an event: its id, and Unix milliseconds."""
@@ -288,7 +294,7 @@ class Database:
             free, total = self._disk()
             # Two memtables may have to be written yet. The rest is for acks (the delete of a small event takes as much
             # as the event, until both are compacted away), and for compaction.
-            self._looked, self._room = now, free - 8 * _memtable(total)
+            self._looked, self._room = now, free - 8 * memtable_bytes(total)
         if size > self._room:
             return False
         self._room -= size
@@ -302,7 +308,7 @@ class Database:
                 needed += entry.stat().st_size if entry.name.endswith(".log") else 0
         if self._disk()[0] < needed:
             raise StorageError(
-                f"the queue in {self.path} takes {needed} bytes of free disk to go on after a write that failed"
+                f"{named(self.path)} takes {needed} bytes of free disk to go on after a write that failed"
             )
         self._release()
         self._open()
@@ -321,83 +327,81 @@ class Database:
             if size > _MIB and files < _FEW_FILES and not errors:  # else it would wait for RocksDB
                 at.events.flush(wait=False)
         except Exception as error:  # noqa: BLE001  nothing depends on it
-            _log.info("tidying up the queue in %s: %s", self.path, error)
+            _log.info("tidying up %s: %s", named(self.path), error)
 
     def _disk(self) -> tuple[int, int]:
         """How many bytes are free on the disk, and how many there are."""
-        try:
-            disk = os.statvfs(self.path)
-        except OSError as error:
-            raise StorageError(f"the queue in {self.path} is not to be found: {error.strerror}") from error
-        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        return disk(self.path)
 
     def close(self) -> None:
         """Release it: after this, another process may open it."""
         self._is_closed = True
-        self._release()
+        try:
+            self._release()
+        finally:
+            if self._mark is not None:
+                self._mark.close()
+            self._lock.release()
 
     def _open(self) -> _Handles:
         """Open it, unless it is open: it may have been impossible the last time."""
         if self._handles is not None:
             return self._handles
         if self._is_closed:
-            raise Closed(f"the queue in {self.path} is closed")
-        from rocksdict import Rdict, WriteOptions
-
-        path = self.path
+            raise Closed(f"{named(self.path)} is closed")
+        whole = check_queue(self.path)
+        if whole is None and read_mark(self.path) is None:
+            create_mark(self.path, MarkRecord(os.urandom(_QUEUE_ID_BYTES), is_new=True))
+        self._handles = self._handles_of(open_for_writing(self.path, create=whole is None))
+        _living.add(self)
         try:
-            families = {NEXT_ID, TIMES}
-            if os.path.exists(os.path.join(path, "CURRENT")):
-                families |= set(Rdict.list_cf(path)) - {EVENTS}
-            memtable = _memtable(self._disk()[1])
-            events = Rdict(path, _options(memtable), {name: _options(memtable) for name in sorted(families)})
-            self._handles = _Handles(
+            self._whole = self._finish_making(self._handles) if whole is None else whole
+            self._open_mark().write_through(self._whole.totals, self._oldest(self._whole))
+        except BaseException:
+            self._release()
+            raise
+        return self._handles
+
+    def _handles_of(self, events: Rdict) -> _Handles:
+        from rocksdict import WriteOptions
+
+        try:
+            handles = _Handles(
                 events,
-                events.get_column_family_handle(NEXT_ID),
+                events.get_column_family_handle(TOTALS),
                 events.get_column_family(TIMES),
                 events.get_column_family_handle(TIMES),
                 WriteOptions(),
             )
-            self._handles.at_once.no_slowdown = True
         except Exception as error:
-            raise self._cannot_open(error) from error
-        _living.add(self)
-        return self._handles
+            raise cannot_open(self.path, error) from error
+        handles.at_once.no_slowdown = True
+        return handles
+
+    def _finish_making(self, at: _Handles) -> Whole:
+        """Give a new database its totals, unless it has them. Only then the mark says that the queue is there."""
+        record = self._open_mark().record
+        if read_totals(self.path, at.events) is None:
+            try:
+                at.events.write(_batch(at, record.queue_id, Changes(Totals()), with_totals=True), at.at_once)
+                at.events.flush_wal(sync=True)
+            except Exception as error:
+                raise cannot_open(self.path, error) from error
+        return check_open(self.path, at.events, record)
+
+    def _open_mark(self) -> MarkFile:
+        if self._mark is None:
+            self._mark = MarkFile(self.path)
+        return self._mark
+
+    def _oldest(self, whole: Whole) -> int:
+        first = whole.inventory.first_id
+        return whole.totals.next_id if first is None else first
 
     def _release(self) -> None:
         handles, self._handles = self._handles, None
         if handles is not None:
             handles.release()
-
-    def _cannot_open(self, error: Exception) -> StorageError | CorruptData:
-        said = str(error)
-        if self.path in _open_at_a_fork:
-            return StorageError(
-                f"the queue in {self.path} was open in the parent process when this child was forked, and cannot be "
-                "opened in it any more: open it in a process that is started anew"
-            )
-        if "lock hold by current process" in said:
-            return StorageError(
-                f"the queue in {self.path} is open in this process already: close it there, or share it"
-            )
-        if "LOCK" in said and ("Resource temporarily unavailable" in said or "No locks" in said):
-            who = _holder(self.path)
-            return StorageError(
-                f"the queue in {self.path} is open in another process{who}: one process at a time has a queue open"
-            )
-        if said.startswith("Corruption"):
-            return CorruptData(f"the queue in {self.path} cannot be opened: {said}")
-        return StorageError(f"the queue in {self.path} cannot be opened: {said}")
-
-    def _check_end(self, last: bytes) -> None:
-        """Raise `CorruptData` if the last key that was read is not the last: what is unreadable looks like the end."""
-
-        def look(read: RdictIter) -> None:
-            read.seek(last)
-            if read.valid() and read.key() == last:
-                read.next()
-
-        self._walk(EVENTS, look)
 
     def _walk(self, family: str, look: Callable[[RdictIter], Answer]) -> Answer:
         """Let somebody use an iterator. Raises what stopped it, if that was not the end."""
@@ -408,26 +412,18 @@ class Database:
             if not read.valid():
                 read.status()
         except Exception as error:
-            raise self._unreadable(error) from error
+            raise cannot_read(self.path, error) from error
         finally:
             del read
         return answer
-
-    def _unreadable(self, error: Exception) -> CorruptData | StorageError:
-        kind = CorruptData if str(error).startswith("Corruption") else StorageError
-        return kind(f"the queue in {self.path} could not be read: {error}")
 
     def leak(self) -> None:
         """Never free it: this is a forked child, without RocksDB's threads; it would wait for them for ever."""
         if self._handles is not None:
             self._handles.leak()
-            _open_at_a_fork.add(self.path)
 
 
 _living: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-_open_at_a_fork = set[str]()  # RocksDB in the child believes that it has them open itself
 
 
 def _leak_all() -> None:
@@ -438,7 +434,7 @@ def _leak_all() -> None:
 os.register_at_fork(after_in_child=_leak_all)
 
 
-def _batch(at: _Handles, changes: Changes) -> WriteBatch:
+def _batch(at: _Handles, queue_id: bytes, changes: Changes, *, with_totals: bool = False) -> WriteBatch:
     from rocksdict import WriteBatch
 
     batch = WriteBatch(raw_mode=True)
@@ -447,43 +443,13 @@ def _batch(at: _Handles, changes: Changes) -> WriteBatch:
         put(key_of(identifier), data)
     for identifier in changes.acked:
         delete(key_of(identifier))
-    # While the last event is there, its key says what the next id is. It must be written down when that may go.
-    if changes.acked or changes.time is not None:
-        put(NEXT_ID.encode(), _NUMBER.pack(min(changes.next_id, _LAST)), at.next_id)
+    if changes.has_totals or with_totals:
+        put(TOTALS.encode(), packed(queue_id, changes.totals), at.totals)
     if changes.time is not None:
         put(key_of(changes.time[0]), _NUMBER.pack(changes.time[1]), at.times_family)
     for identifier in changes.old_times:
         delete(key_of(identifier), at.times_family)
     return batch
-
-
-def _memtable(disk: int) -> int:
-    """How large a memtable is, on a disk of this size: what one fills must not be much of it."""
-    return min(max(disk // 64, _MIB // 4), _MEMTABLE)
-
-
-def _options(memtable: int) -> Options:
-    from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options
-
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    # Memory: two memtables, a small cache, and the indexes of so many files, however much lies on disk.
-    options.set_write_buffer_size(memtable)
-    options.set_target_file_size_base(4 * memtable)
-    options.set_max_open_files(256)
-    table = BlockBasedOptions()
-    table.set_block_cache(Cache(8 * _MIB))
-    table.set_block_size(16 << 10)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
-    # The families live and die together: else the small ones would hold on to logs that the events do not need.
-    options.set_atomic_flush(True)
-    # A queue is mostly deletes: files that are full of them are compacted, so that a drained queue frees its disk.
-    options.add_compact_on_deletion_collector_factory(1024, 512, 0.5)
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(_MIB)
-    return options
 
 
 def _make_directory(path: str) -> None:
@@ -498,20 +464,7 @@ def _make_directory(path: str) -> None:
         for made in missing:
             sync_directory(os.path.dirname(made))
     except OSError as error:
-        raise StorageError(f"a queue cannot be made in {path}: {error.strerror or error}") from error
-
-
-def _holder(path: str) -> str:
-    """Who has the lock, where the system says so. Not by opening the lock file: closing it would drop our own lock."""
-    with suppress(OSError, ValueError, IndexError):
-        file = os.stat(os.path.join(path, "LOCK"))
-        name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-        with open("/proc/locks") as locks:
-            for line in locks:
-                words = line.split()
-                if words[5] == name:
-                    return f" (process {int(words[4])})"
-    return ""
+        raise StorageError(f"a queue cannot be made in {shown(path)}: {error.strerror or error}") from error
 
 
 def _mark(key: bytes, value: bytes) -> tuple[int, int] | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import math
 import os
 import threading
@@ -13,22 +11,34 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
-from penstock.errors import Closed, CorruptEvent, IdOverflow, InvalidInput, PenstockError, StorageError, UnknownEvent
+from penstock.errors import (
+    Closed,
+    CorruptData,
+    CorruptEvent,
+    IdOverflow,
+    InvalidInput,
+    PenstockError,
+    StorageError,
+    UnknownEvent,
+)
 from penstock.queue.codecs import PLAIN, Codec, bad_key, decoded, encoded
+from penstock.queue.damage import shown
 from penstock.queue.database import Changes, Database, Stalled, key_of
 from penstock.queue.event import DurableEvent
 from penstock.queue.group_commit import GroupCommit, Work
 from penstock.queue.ledger import Ledger
 from penstock.queue.measures import Measures
+from penstock.queue.repair import repair_queue
 from penstock.queue.waiting import Waiters
 from penstock.queue.walk import Walk
 from penstock.storage.checks import check_seconds, check_whole
+from penstock.storage.logs import get_logger
 from penstock.storage.opening import local_path
 from penstock.storage.process import current
 
 Event = TypeVar("Event")
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written down
 _WINDOW = 1 << 20
@@ -48,8 +58,9 @@ class DurableEventQueue(Generic[Event]):
     default) reads keys alone when it opens, and values when they are taken; otherwise everything is in memory too.
     Events are `bytes`, unless there is a `codec`.
 
-    Raises `StorageError` if another process has the queue open, or its disk refuses, and `InvalidInput` for what is no
-    path. See `docs/queue.md`.
+    Raises `StorageError` if another process has the queue open, or its disk refuses, `InvalidInput` for what is no
+    path, and `CorruptData` if it is damaged: events are missing, or cannot be read. With `skip_corrupt` such a queue
+    is repaired first, as `penstock queue repair` does it, and what is missing is logged. See `docs/queue.md`.
 
     >>> import tempfile
     >>> with DurableEventQueue(tempfile.mkdtemp()) as queue:
@@ -66,6 +77,7 @@ class DurableEventQueue(Generic[Event]):
         path: str | os.PathLike[str],
         *,
         lazy: bool = True,
+        skip_corrupt: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None: ...
 
@@ -76,6 +88,7 @@ class DurableEventQueue(Generic[Event]):
         *,
         lazy: bool = True,
         codec: Codec[Event],
+        skip_corrupt: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None: ...
 
@@ -85,6 +98,7 @@ class DurableEventQueue(Generic[Event]):
         *,
         lazy: bool = True,
         codec: Codec[Any] | None = None,
+        skip_corrupt: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path = os.path.realpath(local_path(path))  # RocksDB would let it in twice by two names
@@ -93,14 +107,17 @@ class DurableEventQueue(Generic[Event]):
         self._home = current.number
         self._lock = threading.Lock()
         self._ready = Waiters(self._lock)
-        self._database = Database(self._path)
+        self._database = _opened(self._path, skip_corrupt=skip_corrupt)
         try:
-            inventory = self._database.take_inventory()
-            next_id = max(inventory.next_id, self._database.next_id())
-            self._every_bad_key = tuple(inventory.bad_keys)
-            self._bad_keys = deque(inventory.bad_keys)  # those that no pop has gone past
+            bad_keys, self._totals = self._database.inventory.bad_keys, self._database.totals
+            self._every_bad_key = tuple(bad_keys)
+            self._bad_keys = deque(bad_keys)  # those that no pop has gone past
             self._ledger = Ledger(
-                self._database, next_id, inventory.count, window=_WINDOW if lazy else math.inf, keeps=not lazy
+                self._database,
+                self._totals.next_id,
+                self._totals.on_disk,
+                window=_WINDOW if lazy else math.inf,
+                keeps=not lazy,
             )
             if not lazy:
                 self._ledger.first()  # its window has no end: this reads everything
@@ -147,7 +164,8 @@ class DurableEventQueue(Generic[Event]):
             self._measures.unwatch()
             self._commits.close()
             with self._lock:
-                self._database.note_next_id(self._ledger.next_id)
+                if not self._in_doubt:
+                    self._database.settle(self._totals)
                 self._database.close()
             self._is_released = True
 
@@ -166,6 +184,8 @@ class DurableEventQueue(Generic[Event]):
         """Do what `push` does, without blocking the loop. To cancel it works until its write has begun."""
         data = encoded(self._codec, event)
         work = self._pushing((data,), len(data))
+        import asyncio  # here: those who do not wait this way need not load it
+
         await asyncio.wrap_future(self._commits.commit_later(work))
         return DurableEvent(work.first_id, event)
 
@@ -298,7 +318,7 @@ class DurableEventQueue(Generic[Event]):
             self._check()
             was_taken = self._ledger.give_back(id)
             if was_taken is None:
-                raise UnknownEvent(f"event {id} is not on disk in {self._path}: it was acked, or never pushed")
+                raise UnknownEvent(f"event {id} is not on disk in {shown(self._path)}: it was acked, or never pushed")
             if was_taken:
                 self._ready.wake()
                 self._measures.nacks.inc()
@@ -416,7 +436,7 @@ class DurableEventQueue(Generic[Event]):
     def _read(self, identifier: int) -> bytes:
         data = self._database.get(identifier)
         if data is None:
-            raise StorageError(f"event {identifier} is not on disk in {self._path}, though nobody has acked it")
+            raise StorageError(f"event {identifier} is not on disk in {shown(self._path)}, though nobody has acked it")
         return data
 
     def _write(self, works: Sequence[Work]) -> None:
@@ -441,6 +461,7 @@ class DurableEventQueue(Generic[Event]):
                 if changes.acked:
                     acked = self._ledger.forget(changes.acked)
                     self._acks += acked
+            self._totals = changes.totals
             self._in_doubt = False
         except BaseException:
             for work in works:
@@ -469,11 +490,12 @@ class DurableEventQueue(Generic[Event]):
 
     def _changes(self, works: Sequence[Work]) -> Changes:
         """Bring the work of some calls together. Those whose ids have run out, or that find no room, are left out."""
-        changes = Changes(self._ledger.next_id)
+        changes = Changes(self._totals)
         now = self._clock()
+        acked: list[int] = []
         for work in works:
             if not work.events:
-                changes.acked += work.acked
+                acked += work.acked
             elif changes.next_id + len(work.events) > _LAST_ID:
                 work.error = IdOverflow(f"{self!r} has used its last id, {changes.next_id - 1}: nothing was pushed")
             elif not self._database.has_room_for(work.size + _EVENT_BYTES * len(work.events), now):
@@ -484,6 +506,10 @@ class DurableEventQueue(Generic[Event]):
                 work.first_id = changes.next_id
                 changes.next_id += len(work.events)
                 changes.events += work.events
+        if acked:
+            with self._lock:
+                changes.acked = self._ledger.still_leaving(acked)
+        changes.totals = self._totals.after(len(changes.events), changes.acked)
         if changes.events and not 0 <= now - self._marked < _MARK_EVERY:
             self._mark_time(changes, now)
         return changes
@@ -494,6 +520,7 @@ class DurableEventQueue(Generic[Event]):
         changes.time = changes.next_id - len(changes.events), _milliseconds(now)
         with self._lock:
             oldest = self._ledger.oldest()
+            changes.oldest = changes.time[0] if oldest is None else oldest
             needed = None if oldest is None else self._database.time_of(oldest)
             until = changes.time[0] if needed is None else needed[0]
             changes.old_times = self._database.old_times(until, _OLD_MARKS)
@@ -509,12 +536,16 @@ class DurableEventQueue(Generic[Event]):
         with self._lock:
             ledger, database = self._ledger, self._database
             database.reopen()
-            strays = database.ids(ledger.next_id)
-            if strays:
-                changes = Changes(ledger.next_id)
+            totals = database.totals
+            if totals.next_id != ledger.next_id:
+                strays = database.ids(ledger.next_id)
+                totals = totals.without(strays, ledger.next_id)
+                database.set_mark_back(totals)  # it may know of them, and would take them for lost
+                changes = Changes(totals)
                 changes.acked = strays
                 database.write(changes)
-            ledger.mend(database.take_inventory().count)
+            ledger.mend(totals.on_disk)
+            self._totals = totals
             self._in_doubt = False
 
     def _check(self) -> None:
@@ -542,6 +573,16 @@ class DurableEventQueue(Generic[Event]):
             return question()
         except PenstockError:
             return math.nan
+
+
+def _opened(path: str, *, skip_corrupt: bool) -> Database:
+    try:
+        return Database(path)
+    except CorruptData:
+        if not skip_corrupt:
+            raise
+    _log.warning("%s", repair_queue(path).summary())
+    return Database(path)
 
 
 def _milliseconds(now: float) -> int:

@@ -128,6 +128,10 @@ class Ledger:
             else:
                 entries[identifier] = False, None
 
+    def still_leaving(self, identifiers: Iterable[int]) -> set[int]:
+        """Those of these that are still on disk, each once: several calls may ack the same event at the same time."""
+        return self._leaving.keys() & set(identifiers)
+
     def forget(self, identifiers: Iterable[int]) -> int:
         """Count events that are not on disk any more, and say how many there are."""
         before = self.on_disk

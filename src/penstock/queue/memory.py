@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from penstock.errors import BackpressureTimeout, InvalidInput
 from penstock.queue.waiting import Waiters
 from penstock.storage.checks import check_seconds, check_whole
+from penstock.storage.process import current
 
 Event = TypeVar("Event")
 
@@ -30,17 +31,19 @@ class EventQueue(Generic[Event]):
         if maxsize is not None:
             check_whole("maxsize", maxsize)
         self._maxsize = maxsize
+        self._home = current.number
         self._events = deque[Event]()
         self._lock = threading.Lock()
         self._for_events = Waiters(self._lock)
         self._for_room = Waiters(self._lock)
 
     def __len__(self) -> int:
+        self._check()
         return len(self._events)
 
     def __repr__(self) -> str:
         bound = "" if self._maxsize is None else f" of at most {self._maxsize}"
-        return f"EventQueue({len(self)} events{bound})"
+        return f"EventQueue({len(self._events)} events{bound})"
 
     def push(self, event: Event, timeout: float | None = None) -> None:
         """Add an event at the end. Where there is a `maxsize` and no room, wait for it.
@@ -48,6 +51,7 @@ class EventQueue(Generic[Event]):
         Raises `BackpressureTimeout` when there was no room within `timeout` seconds: the event was not taken.
         """
         _check_event(event)
+        self._check()
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
         most = self._maxsize
@@ -71,17 +75,20 @@ class EventQueue(Generic[Event]):
         It is for an event that was taken and has to go back: whoever took it may be the only one who makes room.
         """
         _check_event(event)
+        self._check()
         with self._lock:
             self._events.appendleft(event)
             self._for_events.wake()
 
     def pop(self) -> Event | None:
         """Take the first event, or return None at once."""
+        self._check()
         with self._lock:
             return self._take()
 
     def poll(self, timeout: float | None = 0.1) -> Event | None:
         """Take the first event; wait for one up to `timeout` seconds (None: until there is one)."""
+        self._check()
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
         taken: Event | None = None
@@ -93,6 +100,14 @@ class EventQueue(Generic[Event]):
 
         self._for_events.wait(has_taken, timeout)
         return taken
+
+    def _check(self) -> None:
+        """Refuse a forked child: another thread may have held the lock at the fork, and would never let go of it."""
+        if self._home != current.number:
+            raise InvalidInput(
+                f"{self!r} is for the threads of the process {self._home}: this forked child ({current.number}) cannot "
+                "use it. Its events are the parent's; make an EventQueue in the child"
+            )
 
     def _take(self) -> Event | None:
         if not self._events:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 
+from penstock.queue.checking import REPAIR_BEGUN, REPAIR_READY
+from penstock.queue.mark import MARK_NAME
 from penstock.storage.opening import local_path
 
-_SIGN = "CURRENT"  # RocksDB makes this file last when it makes a database
+_CURRENT = "CURRENT"  # RocksDB makes this file last when it makes a database
+_SIGNS = (_CURRENT, MARK_NAME, REPAIR_BEGUN, REPAIR_READY)  # a queue that has lost one of them is a damaged queue
 
 
 def is_queue(where: str | os.PathLike[str]) -> bool:
-    """Whether a durable queue lies in this directory. Raises `InvalidInput` for what is no path."""
-    return os.path.isfile(os.path.join(local_path(where), _SIGN))
+    """Whether a durable queue lies in this directory, whole or damaged. Raises `InvalidInput` for what is no path."""
+    path = local_path(where)
+    return any(os.path.exists(os.path.join(path, sign)) for sign in _SIGNS)
 
 
 def opening_of(where: str | os.PathLike[str]) -> bytes | None:
     """Something that is another each time a queue was opened, by whomever; None where there is no queue."""
     try:
-        with open(os.path.join(local_path(where), _SIGN), "rb") as file:
+        with open(os.path.join(local_path(where), _CURRENT), "rb") as file:
             return file.read()  # RocksDB begins a new log of its files when it opens, and this names it
     except OSError:
         return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
 from penstock.engine import Admit, ByteBudget, ByteBudgetConfig, Hysteresis, InboundGate, MemoryGuard, UnifiedPressure
 from penstock.engine.inbound import LONGEST_HOLD
 from penstock.engine.self_regulation import give_memory_back
+from penstock.storage.logs import get_logger
 
 _MIB = 1 << 20
 BUDGET = ByteBudgetConfig(
@@ -22,7 +22,7 @@ BUDGET = ByteBudgetConfig(
 _LOOK_AGAIN = 0.1
 _ON_TIME = 0.5  # seconds after the time of a trigger that its call may come
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Admission:

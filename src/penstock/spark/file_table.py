@@ -12,7 +12,6 @@ before it is renamed, and `_commit.json` keeps its directory from being empty: a
 
 from __future__ import annotations
 
-import logging
 import re
 import uuid
 from collections.abc import Sequence
@@ -26,8 +25,9 @@ from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.spark.table_blocks import BlockId, StagedBlock
 from penstock.spark.table_columns import BLOCK, Layout
 from penstock.spark.table_commits import BlockCommit, BlockFile
+from penstock.storage.logs import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 COMMIT = "_commit.json"
 _ATTEMPT = "_attempt"

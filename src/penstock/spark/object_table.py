@@ -12,7 +12,6 @@ of that block does. For them, write the table to a file system.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,9 +29,10 @@ from penstock.spark.table_blocks import BlockId, StagedBlock
 from penstock.spark.table_columns import BLOCK, Layout, nullable_columns, quoted
 from penstock.spark.table_commits import BlockCommit, BlockFile
 from penstock.storage import ObjectStore
+from penstock.storage.logs import get_logger
 from penstock.storage.opening import url_of
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _COMMITS = "_commits"
 _TRIES = 5

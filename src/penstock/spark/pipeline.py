@@ -154,7 +154,10 @@ class Pipeline:
         return self._to(BufferSink(Place(place, _texts(options))))
 
     def to(self, fn: SinkFunction) -> Pipeline:
-        """Hand each block to `fn(df, block_id)`, which returns when its rows are safe.
+        """Hand each block to `fn(df, block_id)`, which returns None when its rows are safe.
+
+        Or it returns a `WriteHandle`, a `concurrent.futures.Future`, or a list of these, which are waited for. Anything
+        else (a DataFrame, a generator, a coroutine, a number) is a `SinkFailed`, and nothing is acked.
 
         A block comes again, with the same `block_id` and the same rows, whenever anything failed after `fn` began. What
         `fn` owes for exactly once: to keep the id in one step with the rows, and to do nothing for one that it has.

@@ -175,9 +175,12 @@ def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
         raise InvalidInput(f"{shown}, line {line}: this is no TOML: it is not UTF-8") from error
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        lines = line_numbers(text)
+    except ValueError as error:  # of `tomllib`, or of a number with thousands of digits
         raise InvalidInput(_not_toml(shown, text, str(error))) from error
-    return _Reader(shown, content, line_numbers(text)).read()
+    except RecursionError as error:
+        raise InvalidInput(f"{shown}: this is no pipeline: arrays or tables in it are nested too deep") from error
+    return _Reader(shown, content, lines).read()
 
 
 def build(file: PipelineFile, pipeline_class: Callable[..., Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 import tempfile
 import threading
@@ -50,6 +49,7 @@ from penstock.spark.stopping import Stopping
 from penstock.spark.stream_reader import BLOCK, DONE, STOP, STOPPED
 from penstock.spark.table_commits import BlockCommit
 from penstock.spark.tables import BlockId
+from penstock.storage.logs import get_logger
 
 _LOOK_AGAIN = 0.1
 _REASONS = 3
@@ -57,7 +57,7 @@ _STOPS_WITHIN = 5.0
 _NOT_THE_SINKS = (EngineError, InvalidInput, Fenced)
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +323,8 @@ class PipelineRun:
             written = self._sink.write(rows, name)
             if written is None:
                 written = rows.count() if self._plan.transforms else count
+        except SinkFailed:
+            raise  # it has its cause
         except Exception as error:
             raise self._failed(error, SinkFailed, f"writing block {name.name} with {self._plan.sink}") from error
         return written

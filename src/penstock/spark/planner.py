@@ -6,15 +6,18 @@ It lives in one Python process on the driver, the only one that may take an epoc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 from penstock.buffer import BatchDescriptor, Consumer
 from penstock.buffer.batch import record_count
+from penstock.buffer.fetching import largest_object
 from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.spark.options import ReadOptions
-from penstock.storage import ObjectStore, url_of
+from penstock.storage import ObjectStore, get_at_most, url_of
 
 _AT_ONCE = 1000  # descriptors taken from the manifest at a time
 _LOOKING = 16  # sizes asked for side by side
@@ -31,6 +34,27 @@ class Planner:
         self._known: dict[int, BatchDescriptor] = {}
         self._frontier = self._consumer.first_sequence
         self._looked = clock()
+        self._has_collected = False
+
+    @cached_property
+    def buffer_id(self) -> str:
+        """Which buffer it is: an offset of another one is none of this."""
+        return str(self._consumer.buffer_id)
+
+    def sequence_of(self, offset: Mapping[str, Any]) -> int:
+        """The sequence in an offset of Spark's. Raises `InvalidInput` where it is of another buffer."""
+        found = offset.get("buffer")
+        if found != self.buffer_id:
+            which = "no buffer, as an earlier Penstock wrote it" if found is None else f"the buffer {found}"
+            raise InvalidInput(
+                f"the checkpoint is of {which}, and {self._where} is the buffer {self.buffer_id}: another one, or one "
+                "that was deleted and created again. Nothing is read or acked; use a new checkpoint for this buffer"
+            )
+        return int(offset["sequence"])
+
+    def offset(self, sequence: int) -> dict[str, Any]:
+        """An offset for Spark to keep: where reading goes on, and in which buffer."""
+        return {"buffer": self.buffer_id, "sequence": sequence}
 
     @property
     def first_sequence(self) -> int:
@@ -67,6 +91,12 @@ class Planner:
                 f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what lies between "
                 "is gone; was it restored, or did another query read this group?"
             )
+
+    def collect_if_due(self) -> None:
+        """Collect, if no process did for a while: a run that ends never comes to the collector's first interval."""
+        if not self._has_collected:
+            self._has_collected = True
+            self._consumer.collect_if_due()
 
     def end_within(self, start: int, stop: int, budget: int | None) -> tuple[int, int]:
         """How far a block from `start` may reach, at most to `stop`; and how many bytes that are.
@@ -143,7 +173,7 @@ def measured(store: ObjectStore, batches: Sequence[BatchDescriptor], *, count_re
         try:
             if not count_records:
                 return replace(batch, size=store.head(batch.location).size)
-            data = store.get(batch.location).data
+            data = get_at_most(store, batch.location, largest_object(batch)).data
             return replace(batch, size=len(data), records=record_count(data))
         except (NotFound, CorruptData, InvalidInput):
             return replace(batch, size=0, records=0)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import time
 from collections import deque
 from types import TracebackType
 from typing import TextIO
 
+from penstock.storage.logs import get_logger
+
 _LOOK_BACK = 10.0  # seconds that a rate is the average of
 _DRAW_EVERY = 0.5
 _CLEAR = "\r\x1b[2K"
 
-_log = logging.getLogger("penstock.spark.pipeline")
+_log = get_logger("penstock.spark.pipeline")
 
 
 class Progress:

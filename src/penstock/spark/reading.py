@@ -13,12 +13,12 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.buffer import BatchDescriptor
-from penstock.buffer.fetching import decode_object, read_object
+from penstock.buffer.fetching import decode_object, largest_object, read_object
 from penstock.errors import CorruptData, NotFound, PenstockError
 from penstock.records import rows_of_size
 from penstock.spark.options import OnCorruptBatch, ReadOptions
 from penstock.spark.partitions import BatchRun, Piece
-from penstock.storage import ObjectStore, url_of
+from penstock.storage import ObjectStore, get_at_most, url_of
 
 _CHUNK_BYTES = 8 << 20  # of records that become one batch for Spark
 _CHUNK_ROWS = 100_000
@@ -128,7 +128,7 @@ def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _bytes_of(store: ObjectStore, batch: BatchDescriptor) -> bytes | None:
     try:
-        return store.get(batch.location).data
+        return get_at_most(store, batch.location, largest_object(batch)).data
     except PenstockError:
         return None
 

@@ -9,11 +9,12 @@ from typing import Protocol, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import InvalidInput
+from penstock.engine.delivery import Delivery, wait_for_delivery
+from penstock.errors import InvalidInput, SinkFailed
 from penstock.spark.data_source import register
 from penstock.spark.tables import BlockId, BlockTable, open_table
 
-SinkFunction: TypeAlias = Callable[[DataFrame, str], object]
+SinkFunction: TypeAlias = Callable[[DataFrame, str], Delivery]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,15 @@ class FunctionSink:
         return False
 
     def write(self, rows: DataFrame, block: BlockId) -> None:
-        """Hand the block over."""
-        self.fn(rows, block.name)
+        """Hand the block over, and wait for what the function returned. Raises `SinkFailed` if that is no delivery."""
+        returned = self.fn(rows, block.name)
+        try:
+            wait_for_delivery(returned)
+        except Exception as error:
+            raise SinkFailed(
+                f"{self}, given the block {block.name}, did not deliver it, and nothing of it is acked: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def check_delta() -> None:

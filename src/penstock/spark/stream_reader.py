@@ -56,14 +56,16 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """The first entry that is not acked: it stays so until block 0 is committed."""
-        return {"sequence": self._plan().first_sequence}
+        planner = self._plan()
+        return planner.offset(planner.first_sequence)
 
     def latestOffset(self, start: dict[str, Any], _limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Ack everything before `start`, which is committed, and choose where the next block ends.
 
-        Raises `Fenced`, `InvalidInput` where the checkpoint is not of this queue, and `StorageError`.
+        Raises `Fenced`, `InvalidInput` where the checkpoint is not of this buffer, and `StorageError`.
         """
-        planner, at = self._plan(), int(start["sequence"])
+        planner = self._plan()
+        at = planner.sequence_of(start)
         planner.ack_before(at)
         if self._admission is not None:
             self._admission.note_call()
@@ -74,6 +76,7 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = planner.next_sequence if self._target is None else min(planner.next_sequence, self._target)
         if stop <= at:
             if self._target is not None:
+                planner.collect_if_due()  # here, for nothing is called when a query ends; its process is killed
                 self._tell(DONE, {"acked_before": at})
             if self._admission is not None and has_looked:
                 self._admission.note_idle()
@@ -85,15 +88,17 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end, size = planner.end_within(at, stop, budget)
         if self._admission is not None:
             self._admission.note_planned(size)
-        return {"sequence": end}
+        return planner.offset(end)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the queue ended at the last look: Spark's progress shows the lag by it."""
-        return {"sequence": self._plan().next_sequence}
+        planner = self._plan()
+        return planner.offset(planner.next_sequence)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The batches of a block, cut into partitions. After a crash this comes without a `latestOffset` before it."""
-        planner, first, stop = self._plan(), int(start["sequence"]), int(end["sequence"])
+        planner = self._plan()
+        first, stop = planner.sequence_of(start), planner.sequence_of(end)
         batches = planner.batches(first, stop)
         self._tell(
             BLOCK,

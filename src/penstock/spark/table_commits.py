@@ -14,6 +14,7 @@ from penstock.errors import CorruptData, InvalidInput
 from penstock.spark.table_blocks import BlockId
 
 _VERSION = 1
+_SPARKS_CLASSES = ("pyspark.ml.", "pyspark.mllib.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class BlockCommit:
         try:
             commit = msgspec.json.decode(data, type=cls)
             commit.columns()
-        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptData(f"{place} is not the commit of a block: {error}") from error
         if commit.version != _VERSION:
             raise CorruptData(f"{place} is a commit of version {commit.version}, and this Penstock reads {_VERSION}")
@@ -81,7 +82,8 @@ class BlockCommit:
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     def columns(self) -> StructType:
-        """The columns that were written, the partition columns among them."""
+        """The columns that were written, the partition columns among them. Raises `ValueError` where there are none."""
+        _refuse_classes(self.schema)
         return StructType.fromJson(self.schema)
 
     def check_is(self, block: BlockId, place: str) -> None:
@@ -100,3 +102,16 @@ class BlockCommit:
                 f"the table {url} is partitioned by {list(self.partition_by)}, not by {list(partition_by)}: give "
                 "partition_by as it was, or write to another place"
             )
+
+
+def _refuse_classes(schema: object) -> None:
+    """Raise `ValueError` where a schema names a class that is not Spark's: to read it would import what it names."""
+    if isinstance(schema, list):
+        for one in schema:
+            _refuse_classes(one)
+    if isinstance(schema, dict):
+        name = schema.get("pyClass")
+        if schema.get("type") == "udt" and not (isinstance(name, str) and name.startswith(_SPARKS_CLASSES)):
+            raise ValueError(f"a column is of the class {name!r}, and no class is loaded because a table names it")
+        for one in schema.values():
+            _refuse_classes(one)

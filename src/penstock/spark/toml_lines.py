@@ -34,6 +34,7 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._line, self._counted = 1, 0  # the number of the line, and up to where newlines are counted for it
         self._lines: dict[KeyPath, int] = {(): 1}
         self._arrays: dict[KeyPath, int] = {}  # arrays of tables, and the number of their last element
 
@@ -95,7 +96,9 @@ class _Scanner:
             self._match(_SCALAR)
 
     def _note(self, path: KeyPath) -> KeyPath:
-        self._lines.setdefault(path, self._text.count("\n", 0, self._at) + 1)
+        self._line += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        self._lines.setdefault(path, self._line)
         return path
 
     def _skip_blank(self) -> bool:

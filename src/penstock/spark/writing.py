@@ -14,13 +14,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.buffer import ProducerConfig
+from penstock.buffer import BatchFormat, ProducerConfig
 from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject, join_to_size
 from penstock.errors import InvalidInput
 from penstock.spark.options import size_in_bytes, whole_number
 from penstock.spark.write_rows import converter
 from penstock.storage import ObjectStore, open_store
-from penstock.storage.checks import check_whole
+from penstock.storage.checks import as_word, check_whole
 
 _DEFAULTS = ProducerConfig()
 _TARGET_BATCH_BYTES = 16 << 20
@@ -116,6 +116,7 @@ class _Target:
             manifest_path=left.pop("manifestpath", _DEFAULTS.manifest_path),
             data_path_prefix=left.pop("datapathprefix", _DEFAULTS.data_path_prefix),
             compression=left.pop("compression", _DEFAULTS.compression),
+            format=_batch_format(left.pop("batchformat", None)),
         )
         batch_bytes = size_in_bytes("targetBatchBytes", left.pop("targetbatchbytes", str(_TARGET_BATCH_BYTES)))
         check_whole("targetBatchBytes", batch_bytes, 1, config.max_batch_bytes)
@@ -149,6 +150,10 @@ def _heard(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
+
+
+def _batch_format(text: str | None) -> str | None:
+    return None if text is None else as_word("batchFormat", BatchFormat, text)
 
 
 def _block_name(left: dict[str, str]) -> BlockName | None:

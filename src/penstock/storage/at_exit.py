@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import sys
 import weakref
 from typing import Protocol
 
+from penstock.storage.logs import get_logger
 from penstock.storage.process import current
 
 
@@ -22,7 +22,7 @@ class Closable(Protocol):
 _living: weakref.WeakKeyDictionary[Closable, int] = weakref.WeakKeyDictionary()
 _children = set[int]()
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def close_at_exit(one: Closable) -> None:

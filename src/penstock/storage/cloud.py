@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,9 +16,20 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from penstock import metrics
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutcomeUnknown, StorageError
+from penstock.storage.logs import get_logger
 from penstock.storage.measuring import measured, measured_listing
-from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
+from penstock.storage.object_store import (
+    Data,
+    DeleteResult,
+    Object,
+    ObjectMeta,
+    PathRange,
+    as_data,
+    as_version,
+    check_size,
+)
 from penstock.storage.paths import check_path, check_paths, check_prefix
+from penstock.storage.printable import printable
 from penstock.storage.redaction import is_endpoint, redact, secrets_of, show_options
 
 if TYPE_CHECKING:
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _CLIENTS: dict[str, Callable[..., S3Store | GCSStore | AzureStore]] = {
     "s3": S3Store,
@@ -41,6 +51,8 @@ _DURATIONS = frozenset({"connect_timeout", "pool_idle_timeout", "read_timeout", 
 _MAX_RETRIES = 10
 _RETRY_TIMEOUT = 60.0
 _TOGETHER = 1000
+_ENGINE_DETAILS = "Debug source:"
+_MAX_CAUSE_CHARACTERS = 4_000
 
 # Refused before anything was done: these are the only failures of a write that prove it did not happen.
 _REFUSED = (
@@ -83,13 +95,18 @@ class CloudStore:
     def __reduce__(self) -> tuple[type[CloudStore], tuple[str, str, str, dict[str, object]]]:
         return CloudStore, (self._scheme, self._bucket, self._prefix, self._options)
 
+    def check_path(self, path: str) -> None:
+        """Raise `InvalidInput` unless an object can have this path: together with the prefix it is the object's key."""
+        check_path(f"{self._prefix}/{path}" if self._prefix else path)
+
     @measured
-    def get(self, path: str) -> Object:
-        """Read a whole object. Raises `NotFound` if there is none."""
+    def get(self, path: str, *, max_bytes: int | None = None) -> Object:
+        """Read a whole object. Raises `NotFound` if there is none, `CorruptData` if it is above `max_bytes`."""
         check_path(path)
 
         def read() -> Object:
             answer = obstore.get(self._patient, path)
+            check_size(path, self._url, answer.meta["size"], max_bytes)  # the body has not been read yet
             return Object(bytes(answer.bytes()), self._version(answer.meta), answer.meta["last_modified"])
 
         return self._ask(f"read {path!r}", read)
@@ -133,7 +150,23 @@ class CloudStore:
     @measured_listing
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List every object below the prefix, by whole path segments, in no promised order."""
-        return self._list(check_prefix(prefix))
+        return self._list(check_prefix(prefix), "")
+
+    @measured_listing
+    def list_ranges(self, prefix: str, ranges: Sequence[PathRange]) -> Iterator[ObjectMeta]:
+        """List the objects below the prefix whose paths are in one of the ranges. It asks for no others."""
+        prefix = check_prefix(prefix)
+        for after, before in ranges:
+            for meta in self._list(prefix, after):
+                if not before or meta.path < before:
+                    yield meta
+                elif self._lists_in_order:
+                    break
+
+    @property
+    def _lists_in_order(self) -> bool:
+        """Whether listings come in the order of paths. Those of S3's directory buckets do not."""
+        return not self._bucket.endswith("--x-s3")
 
     @measured
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
@@ -154,9 +187,12 @@ class CloudStore:
     def _put_once(self, path: str, content: bytes | memoryview, mode: PutMode) -> PutResult:
         return obstore.put(self._once, path, content, mode=mode, use_multipart=False)
 
-    def _list(self, prefix: str) -> Iterator[ObjectMeta]:
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         what = f"list {prefix!r}"
-        pages = self._ask(what, lambda: iter(obstore.list(self._patient, prefix or None, chunk_size=_TOGETHER)))
+        pages = self._ask(
+            what,
+            lambda: iter(obstore.list(self._patient, prefix or None, offset=after or None, chunk_size=_TOGETHER)),
+        )
         while (page := self._ask(what, lambda: next(pages, None))) is not None:
             yield from map(self._meta, page)
 
@@ -200,12 +236,15 @@ class CloudStore:
     def _failure(self, error: BaseException, what: str, *, unknown: bool) -> tuple[StorageError, BaseException | None]:
         whole = str(error)
         secrets = secrets_of(self._options)
-        text = whole.partition("Debug source:")[0].strip()
-        message = redact(f"could not {what} in {self._url}: {text}", secrets)
+        text = whole.partition(_ENGINE_DETAILS)[0].strip()
+        message = f"could not {what} in {self._url}: {printable(redact(text, secrets))}"
         kind = _kind(error, whole, unknown=unknown)
         if kind is OutcomeUnknown:
             message += "; it may have happened, and may still happen: read it again, and decide by what you find"
-        return kind(message), error if redact(whole, secrets) == whole else None
+        # A traceback shows the cause as it is: one that is long, unfit for a terminal or holds a secret is left out.
+        # (Below the text the engine repeats it, with its control characters escaped.)
+        is_fit = len(whole) <= _MAX_CAUSE_CHARACTERS and text.isprintable() and redact(whole, secrets) == whole
+        return kind(message), error if is_fit else None
 
     def _client(self, retries: int, deadline: timedelta) -> S3Store | GCSStore | AzureStore:
         given = {name: value for name, value in self._options.items() if name not in {"max_retries", "retry_timeout"}}
@@ -220,8 +259,8 @@ class CloudStore:
                 retry_config={"max_retries": retries, "retry_timeout": deadline},
             )
         except (engine.BaseError, ValueError, TypeError) as error:
-            text = str(error).partition("Debug source:")[0].strip()
-            problem = redact(text, secrets_of(self._options))
+            text = str(error).partition(_ENGINE_DETAILS)[0].strip()
+            problem = printable(redact(text, secrets_of(self._options)))
         raise InvalidInput(f"{self._url} cannot be opened with these options: {problem}")
 
     def _check_endpoints(self) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+
+from prometheus_client import Counter, Histogram
 
 from penstock import metrics
 from penstock.storage.object_store import DeleteResult, Object, ObjectMeta
@@ -37,11 +39,12 @@ def measured(
         try:
             answer = method(self, *args, **kwargs)
         except BaseException as error:
-            _count(self.url, operation, type(error).__name__, time.perf_counter() - started)
+            _measures_of(self).count(operation, type(error).__name__, time.perf_counter() - started)
             raise
+        measures = _measures_of(self)
         if isinstance(answer, Object):
-            metrics.storage_bytes_read.labels(self.url).inc(len(answer.data))
-        _count(self.url, operation, _outcome(answer), time.perf_counter() - started)
+            measures.bytes_read().inc(len(answer.data))
+        measures.count(operation, _outcome(answer), time.perf_counter() - started)
         return answer
 
     return call
@@ -55,12 +58,12 @@ def measured_listing(
 
     @functools.wraps(method)
     def call(self: Self, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Iterator[ObjectMeta]:
-        return _counted(self.url, operation, method(self, *args, **kwargs))
+        return _counted(_measures_of(self), operation, method(self, *args, **kwargs))
 
     return call
 
 
-def _counted(url: str, operation: str, found: Iterator[ObjectMeta]) -> Iterator[ObjectMeta]:
+def _counted(measures: _Measures, operation: str, found: Iterator[ObjectMeta]) -> Iterator[ObjectMeta]:
     outcome, spent = "ok", 0.0
     try:
         while True:
@@ -76,7 +79,7 @@ def _counted(url: str, operation: str, found: Iterator[ObjectMeta]) -> Iterator[
                 return
             yield meta
     finally:
-        _count(url, operation, outcome, spent)
+        measures.count(operation, outcome, spent)
 
 
 def _outcome(answer: object) -> str:
@@ -86,6 +89,32 @@ def _outcome(answer: object) -> str:
     return "ok"
 
 
-def _count(url: str, operation: str, outcome: str, seconds: float) -> None:
-    metrics.storage_operations.labels(url, operation, outcome).inc()
-    metrics.storage_operation_seconds.labels(url, operation).observe(seconds)
+class _Measures:
+    """The metrics of one store. Each is looked up by its labels once: that takes longer than to count."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._bytes_read: Counter | None = None
+        self._calls: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+
+    def bytes_read(self) -> Counter:
+        if self._bytes_read is None:
+            self._bytes_read = metrics.storage_bytes_read.labels(self._url)
+        return self._bytes_read
+
+    def count(self, operation: str, outcome: str, seconds: float) -> None:
+        calls = self._calls.get((operation, outcome))
+        if calls is None:
+            calls = self._calls[operation, outcome] = (
+                metrics.storage_operations.labels(self._url, operation, outcome),
+                metrics.storage_operation_seconds.labels(self._url, operation),
+            )
+        calls[0].inc()
+        calls[1].observe(seconds)
+
+
+def _measures_of(store: HasUrl) -> _Measures:
+    kept = vars(store)
+    if "_measures" not in kept:
+        kept["_measures"] = _Measures(store.url)
+    return cast("_Measures", kept["_measures"])

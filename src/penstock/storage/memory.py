@@ -7,14 +7,23 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from penstock import metrics
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound
 from penstock.storage.measuring import measured, measured_listing
-from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta, as_data, as_version
+from penstock.storage.object_store import (
+    Data,
+    DeleteResult,
+    Object,
+    ObjectMeta,
+    PathRange,
+    as_data,
+    as_version,
+    is_in_range,
+)
 from penstock.storage.paths import check_path, check_paths, check_prefix, is_below
 
 
@@ -27,6 +36,7 @@ class _Space:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+_EVERYTHING: Sequence[PathRange] = [("", "")]
 _spaces: dict[str, _Space] = {}
 _spaces_lock = threading.Lock()
 _PROCESS = uuid.uuid4().hex  # a process id can come again; together with this it cannot
@@ -34,6 +44,16 @@ _PROCESS = uuid.uuid4().hex  # a process id can come again; together with this i
 
 def _this_process() -> str:
     return f"{_PROCESS}-{os.getpid()}"
+
+
+def _begin_anew() -> None:
+    """Let a forked child begin without its parent's objects: a copy would look like the store, and not be it."""
+    global _spaces_lock
+    _spaces_lock = threading.Lock()  # another thread of the parent may have held the one before
+    _spaces.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class MemoryStore:
@@ -97,16 +117,27 @@ class MemoryStore:
 
         def check(current: str | None) -> None:
             if current != version:
-                raise Conflict(f"the object {path!r} in {self.url} is not at version {version} any more")
+                raise Conflict(f"the object {path!r} in {self.url} is not at version {version!r} any more")
 
         return self._write(path, data, check)
 
     @measured_listing
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List every object below the prefix, as it is now."""
-        prefix = check_prefix(prefix)
+        return self._list(check_prefix(prefix), _EVERYTHING)
+
+    @measured_listing
+    def list_ranges(self, prefix: str, ranges: Sequence[PathRange]) -> Iterator[ObjectMeta]:
+        """List the objects below the prefix whose paths are in one of the ranges, as they are now."""
+        return self._list(check_prefix(prefix), ranges)
+
+    def _list(self, prefix: str, ranges: Sequence[PathRange]) -> Iterator[ObjectMeta]:
         with self._own_space().lock:
-            found = [_meta(path, found) for path, found in self._space.objects.items() if is_below(path, prefix)]
+            found = [
+                _meta(path, found)
+                for path, found in self._space.objects.items()
+                if is_below(path, prefix) and is_in_range(path, ranges)
+            ]
         return iter(found)
 
     @measured

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from penstock.errors import InvalidInput, StorageError
+from penstock.errors import CorruptData, InvalidInput, StorageError
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
@@ -44,6 +45,16 @@ class DeleteResult:
         return self.error is None
 
 
+class Reserve(StrEnum):
+    """What a conditional write has to do with the reserve that a local disk keeps for the time when it is full."""
+
+    KEEP = "keep"
+    """The reserve is filled before the write, which is refused where there is no room for that."""
+
+    USE = "use"
+    """The write may use the reserve if the disk is full."""
+
+
 @runtime_checkable
 class ObjectStore(Protocol):
     """One small interface to every place that keeps objects. Safe to share between threads, cheap to pickle.
@@ -54,6 +65,10 @@ class ObjectStore(Protocol):
     A conditional write that does not succeed raises `Conflict` or `AlreadyExists` (somebody's write was there first,
     possibly one's own earlier try) or `OutcomeUnknown` (it may have happened, and may still happen late). Then
     re-read, and decide by evidence that nobody else could have written: never by a number or by equal content.
+
+    A store may take two more keywords. `get(path, max_bytes=n)` raises `CorruptData` for a larger object, and does not
+    read it. `put_if_absent` and `put_if_match` with `reserve=Reserve.KEEP` or `Reserve.USE` are for a disk that can be
+    full. Callers pass them by `get_at_most` and `replace_with_reserve`, which work with a store that has neither.
     """
 
     @property
@@ -90,6 +105,34 @@ class ObjectStore(Protocol):
         ...
 
 
+PathRange: TypeAlias = tuple[str, str]
+"""The paths above the first and below the second, compared as strings. An empty bound is none."""
+
+
+@runtime_checkable
+class ListsRanges(Protocol):
+    """A store that lists a part of what is below a prefix by its paths, without looking at the rest."""
+
+    def list_ranges(self, prefix: str, ranges: Sequence[PathRange]) -> Iterator[ObjectMeta]:
+        """List the objects below the prefix whose paths are in one of the ranges, in no promised order.
+
+        No two ranges have a path in common. What comes or goes meanwhile may be in the listing or not.
+        """
+        ...
+
+
+def is_in_range(path: str, ranges: Sequence[PathRange]) -> bool:
+    """Say whether a path is in one of the ranges.
+
+    >>> is_in_range("b", [("a", "c")]), is_in_range("b", [("b", ""), ("", "b")]), is_in_range("b", [("", "")])
+    (True, False, True)
+    """
+    for after, before in ranges:  # noqa: SIM110  no generator: an interrupt in one would be lost
+        if path > after and (not before or path < before):
+            return True
+    return False
+
+
 def as_data(data: object) -> bytes | memoryview:
     """Accept what can be written as it is; raise `InvalidInput` for anything else."""
     if isinstance(data, bytes):
@@ -105,3 +148,12 @@ def as_version(version: object) -> str:
     if isinstance(version, str) and version:
         return version
     raise InvalidInput(f"version must be one that this store returned, not {version!r}")
+
+
+def check_size(path: str, url: str, size: int, max_bytes: int | None) -> None:
+    """Raises `CorruptData` for an object that is larger than its reader allows."""
+    if max_bytes is not None and size > max_bytes:
+        raise CorruptData(
+            f"the object {path!r} in {url} has {size} bytes, and what is expected there has at most {max_bytes}: it is "
+            "damaged, or not what its name says"
+        )

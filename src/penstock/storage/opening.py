@@ -9,9 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.errors import InvalidInput
 from penstock.storage.local import LocalStore
+from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, as_permissions
 from penstock.storage.memory import MemoryStore
 from penstock.storage.object_store import ObjectStore
-from penstock.storage.paths import check_prefix
+from penstock.storage.paths import check_path, check_prefix
+from penstock.storage.printable import printable
 from penstock.storage.redaction import redact, secrets_of
 
 _CLOUDS = ("s3", "gs", "az")
@@ -24,8 +26,9 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
     """Open the store at a URL; a store given as one is returned as it is.
 
     `memory://name` is shared by name within the process; `file:///dir` or a bare path is the local disk, with the
-    option `sync` (default true); `s3://`, `gs://` and `az://` take `obstore`'s configuration as options (`endpoint`,
-    `region`, `allow_http`, ...) or from the environment, and `max_retries` and `retry_timeout` (seconds).
+    options `sync` (default true) and `mode` (permission bits of its files, default 0o640); `s3://`, `gs://` and
+    `az://` take `obstore`'s configuration as options (`endpoint`, `region`, `allow_http`, ...) or from the environment,
+    and `max_retries` and `retry_timeout` (seconds).
 
     Raises `InvalidInput` for a URL or an option that it does not know. Options travel with a pickled store,
     credentials among them: prefer the environment or instance roles.
@@ -53,7 +56,7 @@ def open_store(where: str | os.PathLike[str] | ObjectStore, **options: object) -
         return _open_local(_file_path(where), options)
     if scheme in _CLOUDS:
         return _open_cloud(scheme, rest, options)
-    raise InvalidInput(f"{redact(scheme, secrets_of(options))}:// is no place for a store: {_SCHEMES}")
+    raise InvalidInput(f"{printable(redact(scheme, secrets_of(options)), 100)}:// is no place for a store: {_SCHEMES}")
 
 
 def local_path(where: str | os.PathLike[str]) -> str:
@@ -79,11 +82,21 @@ def url_of(store: ObjectStore) -> str:
     return str(getattr(store, "url", type(store).__name__))
 
 
+def check_path_in(store: ObjectStore, path: str) -> None:
+    """Raise `InvalidInput` unless a store could keep an object at a path. Nothing is written.
+
+    A store with limits of its own says so by a method `check_path(path)`; of others the limits of all stores count.
+    """
+    check = getattr(store, "check_path", check_path)
+    check(path)
+
+
 def _open_local(path: str, options: Mapping[str, object]) -> LocalStore:
     if not path or "\0" in path:
         raise InvalidInput(f"{path!r} is no place for a store: {_SCHEMES}")
-    _refuse_unknown(options, ("sync",))
-    return LocalStore(os.path.expanduser(path), sync=_as_bool("sync", options.get("sync", True)))
+    _refuse_unknown(options, ("sync", "mode"))
+    mode = as_permissions(options.get("mode", DEFAULT_PERMISSIONS.file_mode)).file_mode
+    return LocalStore(os.path.expanduser(path), sync=_as_bool("sync", options.get("sync", True)), mode=mode)
 
 
 def _open_cloud(scheme: str, rest: str, options: Mapping[str, object]) -> ObjectStore:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from penstock.errors import InvalidInput
+
 
 @dataclass(slots=True)
 class _Process:
@@ -13,6 +15,18 @@ class _Process:
 
 current = _Process(os.getpid())
 """Its number is this process's, also after a fork; reading it costs no system call."""
+
+
+def refuse_in_child(home: int, what: object, instead: str) -> None:
+    """Raise `InvalidInput` unless this is the process `home`, in which `what` was opened. To be called before any lock.
+
+    A lock may be held by a thread that was not copied, and an epoch is the parent's: `docs/design/forks.md`.
+    """
+    if home != current.number:
+        raise InvalidInput(
+            f"{what!r} belongs to the process {home}, and cannot be used in this forked child ({current.number}): "
+            f"{instead}"
+        )
 
 
 def _forked() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import parse_qsl, quote
 
 HIDDEN = "***"
@@ -44,26 +44,59 @@ _SECRET_PARAMETER = re.compile(
     r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|x-goog-credential|"
     r"awsaccesskeyid|access_token|token)=[^&\s\"'<>]+"
 )
-_SECRET_ELEMENT = re.compile(
-    r"(?i)<(AWSAccessKeyId|StringToSign\w*|SignatureProvided|CanonicalRequest\w*)>.*?</\1>", re.DOTALL
-)
+_SECRET_ELEMENT = re.compile(r"(?i)<(AWSAccessKeyId|StringToSign\w*|SignatureProvided|CanonicalRequest\w*)>")
 _SECRET_HEADER = re.compile(r"(?i)\b(authorization|x-amz-security-token)(\"?\s*[:=]\s*).*")
 _USER_INFO = re.compile(r"://[^/@\s]+@")
+_USER_INFO_WITHOUT_END = re.compile(r"://[^/@\s]*\Z")
+_MAX_SEARCHED_CHARACTERS = 8_000  # a server's answer may be as long as it likes; a message may not
 _SHORTEST = 4  # shorter values are no secrets, and hiding them would blot out the message
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Hide the given secrets, and whatever has the shape of one.
+    """Hide the given secrets, and whatever has the shape of one. A text that is too long for a message is cut first.
+
+    The time it takes grows with the length of the text, and no faster, whatever is in it.
 
     >>> redact("GET https://user:pass@host/x?sv=1&sig=abc%3D failed: bad key hunter22", ["hunter22"])
     'GET https://***@host/x?sv=1&sig=*** failed: bad key ***'
     """
-    for secret in sorted(set(_forms(secrets)), key=len, reverse=True):
+    forms = sorted(set(_forms(secrets)), key=len, reverse=True)
+    end = _end_of_shown(text, forms)
+    left_out = len(text) - end
+    text = text[:end]
+    for secret in forms:
         text = text.replace(secret, HIDDEN)
     text = _USER_INFO.sub(f"://{HIDDEN}@", text)
     text = _SECRET_PARAMETER.sub(rf"\1={HIDDEN}", text)
-    text = _SECRET_ELEMENT.sub(rf"<\1>{HIDDEN}</\1>", text)
-    return _SECRET_HEADER.sub(rf"\1\2{HIDDEN}", text)
+    text = _hide_elements(text)
+    text = _SECRET_HEADER.sub(rf"\1\2{HIDDEN}", text)
+    return f"{text}... ({left_out} more characters)" if left_out else text
+
+
+def _end_of_shown(text: str, secrets: Sequence[str]) -> int:
+    """Where to cut a text: before a secret that the cut would go through, for a part of it would not be found."""
+    if len(text) <= _MAX_SEARCHED_CHARACTERS:
+        return len(text)
+    end, moved = _MAX_SEARCHED_CHARACTERS, True
+    while moved:
+        starts = [text.find(secret, max(end - len(secret) + 1, 0), end + len(secret) - 1) for secret in secrets]
+        moved = any(start >= 0 for start in starts)
+        end = min([end, *(start for start in starts if start >= 0)])
+    user_info = _USER_INFO_WITHOUT_END.search(text[:end])
+    return user_info.start() if user_info else end
+
+
+def _hide_elements(text: str) -> str:
+    """Hide what is in elements that hold secrets; in one without an end, all that follows."""
+    shown, at = list[str](), 0
+    while opened := _SECRET_ELEMENT.search(text, at):
+        shown += [text[at : opened.end()], HIDDEN]
+        closed = re.compile(f"(?i)</{opened[1]}>").search(text, opened.end())
+        if closed is None:
+            return "".join(shown)
+        shown.append(closed[0])
+        at = closed.end()
+    return "".join([*shown, text[at:]])
 
 
 def secrets_of(options: Mapping[str, object]) -> list[str]:

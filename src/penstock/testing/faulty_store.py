@@ -21,16 +21,18 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
+from penstock.storage.keywords import get_at_most, replace_with_reserve
 from penstock.storage.object_store import (
     Data,
     DeleteResult,
     Object,
     ObjectMeta,
     ObjectStore,
+    Reserve,
     as_data,
     as_version,
 )
-from penstock.storage.opening import open_store
+from penstock.storage.opening import check_path_in, open_store
 from penstock.storage.paths import check_path, check_paths, check_prefix
 from penstock.testing.faults import DEFAULT_RATES, Dice, Drawn, Fault, Planned
 
@@ -126,6 +128,10 @@ class FaultyStore:
     def __repr__(self) -> str:
         return f"FaultyStore({self._store!r})"
 
+    def check_path(self, path: str) -> None:
+        """Raise `InvalidInput` unless the store below could keep an object at a path."""
+        check_path_in(self._store, path)
+
     def __getstate__(self) -> dict[str, Any]:
         if self._late:
             raise InvalidInput("a FaultyStore with late writes under way cannot be pickled: call settle() first")
@@ -164,10 +170,10 @@ class FaultyStore:
         """The store's time, jumps and all, in seconds since 1970."""
         return self._host_clock() + self._jump.total_seconds()
 
-    def get(self, path: str) -> Object:
+    def get(self, path: str, *, max_bytes: int | None = None) -> Object:
         """Read a whole object. Meets `READ_ERROR`."""
         self._read("get", check_path(path))
-        found = self._store.get(path)
+        found = self._store.get(path) if max_bytes is None else get_at_most(self._store, path, max_bytes)
         return replace(found, last_modified=found.last_modified + self._jump_of(path, found.version))
 
     def head(self, path: str) -> ObjectMeta:
@@ -188,22 +194,29 @@ class FaultyStore:
         content = _frozen(data)
         return self._write("put", path, lambda: self._store.put(path, content))
 
-    def put_if_absent(self, path: str, data: Data) -> str:
+    def put_if_absent(self, path: str, data: Data, *, reserve: Reserve | None = None) -> str:
         """Create an object. Meets all that a conditional write can meet, and `EXISTS_WHILE_ABSENT`."""
         content = _frozen(data)
-        return self._write("put_if_absent", path, lambda: self._store.put_if_absent(path, content))
+        return self._write("put_if_absent", path, lambda: self._replace(path, content, None, reserve))
 
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
+    def put_if_match(self, path: str, data: Data, version: str, *, reserve: Reserve | None = None) -> str:
         """Replace the object at `version`. Meets all that a conditional write can meet."""
         content = _frozen(data)
         as_version(version)
-        return self._write("put_if_match", path, lambda: self._store.put_if_match(path, content, version))
+        return self._write("put_if_match", path, lambda: self._replace(path, content, version, reserve))
 
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
         """Delete objects. Any one of them meets `ERROR_BEFORE` or `ERROR_AFTER`."""
         checked = check_paths(paths)
         results = {path: self._delete(path) for path in dict.fromkeys(checked)}
         return [results[path] for path in checked]
+
+    def _replace(self, path: str, content: bytes, version: str | None, reserve: Reserve | None) -> str:
+        if reserve is not None:
+            return replace_with_reserve(self._store, path, content, version, reserve)
+        if version is None:
+            return self._store.put_if_absent(path, content)
+        return self._store.put_if_match(path, content, version)
 
     def _delete(self, path: str) -> DeleteResult:
         self._begin("delete", path)

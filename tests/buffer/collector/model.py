@@ -36,6 +36,8 @@ MANIFEST = "ingest/manifest"
 Clock: TypeAlias = Callable[[], float]
 MakeCollector: TypeAlias = Callable[[ObjectStore, ConsumerConfig, Clock], GarbageCollector]
 
+TEN_YEARS = 3_650 * 24 * HOUR
+
 _EPOCH = 1_700_000_000.0
 
 
@@ -222,9 +224,10 @@ class World:
         if gone:
             self._lose(f"the head names {gone}, and there is no such segment")
         named |= {entry.location: location_time(entry.location) for entry in self._manifest().entries}
-        below = sorted(path for path, at in named.items() if at is not None and at < head.floor)
+        below = sorted(path for path, at in named.items() if not head.may_name(at))
         if below:
-            self._lose(f"the head names {below}, below its floor {head.floor}")
+            self._lose(f"the head names {below}, and its floor is {head.floor}, its closed ranges are {head.closed}")
+        self.counts["closed"] += len(head.closed)
         if head.floor < self._floor:
             self._lose(f"the floor fell from {self._floor} to {head.floor}")
         self._floor = head.floor
@@ -242,7 +245,8 @@ class World:
         """All is quiet, time has passed, the manifest is written once more: now the collector takes all it should."""
         if self._faulty is not None:
             self._faulty.settle()
-        self._schedule.now += 3 * GRACE
+        # A floor of a clock that leapt is set up to a day ahead of the store's time, and nothing goes before that.
+        self._schedule.now += 30 * HOUR if self._is_native and self._weather.leaping_clocks else 3 * GRACE
         consumer = self._consumer(self._memory)
         collector = self._rules.collector(self._memory, self._rules.config, self._last_clock)
         collector.collect_once()
@@ -260,7 +264,9 @@ class World:
         if missing:
             self._lost = f"{missing} were enqueued, and nobody ever got them"
         for _ in range(3 if self._is_native else 1):  # one sets the floor, one carries it out
-            self._schedule.now += GRACE if self._is_native else 0.0
+            # A minute more, for the collector goes by the store's dates, and the hosts of one may differ by that.
+            self._schedule.now += GRACE + 60.0 if self._is_native else 0.0
+            self._consumer(self._memory)  # a sign of the store's life
             collector.collect_once()
         return sorted(litter | set(self._data_objects()) | {path for path in self._paths() if path.endswith(".seg")})
 
@@ -290,16 +296,23 @@ class World:
         return _EPOCH + self._store_time(self._schedule.now, self._random)
 
     def _last_clock(self) -> float:
-        """The clock of the last collector: version 2 goes by it, and has to wait for what crooked clocks have named."""
-        return _EPOCH + self._schedule.now + 12 * HOUR
+        """The clock of the last collector: version 2 goes by it, and has to wait for what crooked clocks have named.
+
+        It is believed for a day beyond the store's time, as the clocks were that leapt.
+        """
+        return _EPOCH + self._schedule.now + 240 * HOUR
 
     def _clocks(self, actor: Actor) -> tuple[Clock, Clock]:
         """A wall clock that may be hours off, and an uptime clock that is as exact as any. Reading one is a step."""
         off = self._random.randint(-6, 6) * HOUR if self._weather.crooked_clocks else 0.0
+        leaps = self._random.choice((0.0, 0.2)) if self._weather.leaping_clocks else 0.0
         booted = self._random.randint(0, 100) * HOUR
 
         def wall() -> float:
             actor.step("read the wall clock")
+            if leaps and self._random.random() < leaps:
+                self.counts["wrong for one call"] += 1
+                return _EPOCH + self._schedule.now + TEN_YEARS
             return _EPOCH + self._schedule.now + off
 
         def up() -> float:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
+from uuid import UUID
 
 from ulid import ULID
 
 from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
 from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.ownership import Owner
 from penstock.storage import ObjectStore
 
 PREFIX = "ingest"
@@ -74,6 +76,12 @@ class Place:
         """Run a cycle, after one that sets the floor where there is one to set."""
         self.ripen(**config)
         return self._collector(self.store, NOW.timestamp() + GRACE, config).collect_once()
+
+    def own(self, buffer_id: UUID | None = None, manifest: str = MANIFEST) -> None:
+        """Let the prefix belong to a buffer: the one that is here, unless an id is given."""
+        found = buffer_id or queue_of(self.store, manifest).identify(create=True)
+        assert found is not None
+        self.store.put(OWNER, Owner(found, manifest, PREFIX).encode())
 
     def paths(self) -> set[str]:
         """Everything that is there."""

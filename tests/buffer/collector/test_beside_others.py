@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GcReport, Manifest, Producer
-from penstock.buffer.collector import CollectorThread
+from penstock.buffer.collector_thread import CollectorThread
 from tests.buffer.collector.place import MANIFEST, NOW, Place, data_path
 from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
 from tests.processes import PATIENCE
@@ -117,7 +117,7 @@ def test_a_collector_that_is_told_to_stop_ends_after_the_call_that_is_under_way(
     assert deleting.wait(PATIENCE)
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(thread.stop)
-        assert collector._stopping.wait(PATIENCE)
+        assert thread._stopping.wait(PATIENCE)
         stopping.set()
         stopped.result(PATIENCE)
     assert len(memory_place.data()) == 700

@@ -103,7 +103,7 @@ def test_a_manifest_that_is_mended_is_collected_by_again(memory_place: Place) ->
 def test_when_the_manifest_or_the_owner_cannot_be_read_nothing_is_deleted(littered: Place, path: str) -> None:
     before = littered.paths()
     faulty = FaultyStore(littered.store, rates={})
-    faulty.inject(Fault.READ_ERROR, operation="get", path=path)
+    faulty.inject(Fault.READ_ERROR, operation="get", path=path, times=100)
     with pytest.raises(StorageError, match="injected"):
         littered.collector(faulty).collect_once()
     assert littered.paths() == before

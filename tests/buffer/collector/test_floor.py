@@ -294,7 +294,7 @@ def test_a_collector_of_another_manifest_neither_deletes_nor_sets_a_floor(buffer
     Consumer(buffer.store, ConsumerConfig(gc=False, manifest_path="other/manifest")).close()
     before = buffer.store.get("other/manifest")
     for _ in range(3):
-        with pytest.raises(InvalidInput, match="belongs to the manifest"):
+        with pytest.raises(InvalidInput, match="belongs to the buffer"):
             GarbageCollector(buffer.store, config, clock=buffer.time).collect_once()
         buffer.time.passes(GRACE)
     assert old in buffer.data()

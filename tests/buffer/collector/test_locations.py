@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from penstock.buffer.locations import Names, check_owner, is_data_name, is_data_path, location_time
+from penstock.buffer.locations import Names, is_data_name, is_data_path, location_time
+from penstock.buffer.time_ranges import is_in_ranges, joined_ranges
 from penstock.errors import InvalidInput
-from penstock.storage import MemoryStore
-from tests.buffer.collector.thin_stores import RecordingStore
+from tests.processes import in_forked_child
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 PREFIXES = st.sampled_from(["ingest", "a/b", "a-b.c/d"])
@@ -37,19 +39,51 @@ def test_new_locations_of_one_moment_differ() -> None:
     assert len({names.location("ingest") for _ in range(1000)}) == 1000
 
 
+def test_a_forked_child_and_its_parent_use_different_names_in_one_moment() -> None:
+    names = Names(lambda: 1.0)
+    names.location("ingest")
+
+    def show() -> None:
+        raise InvalidInput(names.location("ingest"))
+
+    assert in_forked_child(show).removeprefix("InvalidInput: ") != names.location("ingest")
+
+
+def test_names_come_from_the_randomness_that_was_given() -> None:
+    first, second = (Names(lambda: 1.0, lambda count: bytes(range(count))) for _ in range(2))
+    assert first.location("ingest") == second.location("ingest") == "ingest/00000000Z8000G40R40M30E209.batch"
+    assert first.writer() == second.writer() == "AAECAwQFBgcICQoL"
+
+
 @given(
     times=st.lists(st.integers(min_value=0, max_value=1 << 40), min_size=1),
     floor=st.integers(min_value=0, max_value=1 << 40),
 )
-def test_new_locations_are_above_the_floor_and_never_go_back_whatever_the_clock_does(
-    times: list[int], floor: int
-) -> None:
+def test_new_locations_have_the_clocks_time_or_the_first_above_the_floor(times: list[int], floor: int) -> None:
     clock = iter(times)
     names = Names(lambda: next(clock) / 1000)
-    found = [location_time(names.location("ingest", floor)) or 0 for _ in times]
-    assert all(at > floor for at in found)
-    assert found == sorted(found)
-    assert found[-1] == max(floor + 1, *(int(at / 1000 * 1000) for at in times))  # as a float has it
+    found = [location_time(names.location("ingest", floor)) for _ in times]
+    assert found == [max(floor + 1, int(at / 1000 * 1000)) for at in times]  # as a float has it
+
+
+def test_a_clock_that_was_wrong_for_one_call_names_what_it_was_asked_for_then_and_nothing_after() -> None:
+    clock = iter([1_000.0, 1_000_000.0, 1_001.0])
+    names = Names(lambda: next(clock))
+    assert [location_time(names.location("ingest")) for _ in range(3)] == [1_000_000, 1_000_000_000, 1_001_000]
+
+
+@given(
+    now=st.integers(min_value=0, max_value=40),
+    floor=st.integers(min_value=0, max_value=40),
+    closed=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5)), max_size=5),
+)
+def test_new_locations_are_in_no_closed_range(now: int, floor: int, closed: list[tuple[int, int]]) -> None:
+    ranges = joined_ranges((first, first + more) for first, more in closed)
+    names = Names(lambda: now / 1000)
+    names.keep_out_of(ranges)
+    found = location_time(names.location("ingest", floor)) or 0
+    free = (at for at in itertools.count(max(int(now / 1000 * 1000), floor + 1)) if not is_in_ranges(ranges, at))
+    assert found == next(free)
 
 
 def test_where_no_time_is_left_above_the_floor_no_name_is_made_up() -> None:
@@ -82,36 +116,3 @@ def test_a_data_path_lies_directly_below_its_prefix(prefix: str) -> None:
     path = f"ingest/{ULID()}.batch"
     assert is_data_path(path, "ingest")
     assert not is_data_path(path, prefix)
-
-
-def test_looking_at_the_owner_of_a_free_prefix_says_that_it_is_not_ones_own(fresh_name: str) -> None:
-    assert not check_owner(MemoryStore(fresh_name), "ingest", "m", claim=False)
-
-
-def test_looking_at_the_owner_writes_nothing(fresh_name: str) -> None:
-    watched = RecordingStore(MemoryStore(fresh_name))
-    check_owner(watched, "ingest", "m", claim=False)
-    assert watched.calls == [("get", "ingest/.owner")]
-
-
-def test_claiming_a_free_prefix_makes_it_ones_own(fresh_name: str) -> None:
-    store = MemoryStore(fresh_name)
-    assert check_owner(store, "ingest", "m", claim=True)
-    assert check_owner(store, "ingest", "m", claim=False)
-
-
-def test_claiming_ones_own_prefix_again_writes_nothing(fresh_name: str) -> None:
-    store = MemoryStore(fresh_name)
-    check_owner(store, "ingest", "m", claim=True)
-    watched = RecordingStore(store)
-    check_owner(watched, "ingest", "m", claim=True)
-    assert watched.calls == [("get", "ingest/.owner")]
-
-
-@pytest.mark.parametrize("claim", [False, True])
-@pytest.mark.parametrize("other", ["M", "m2", "", "m/m"])
-def test_a_prefix_of_another_manifest_is_refused(fresh_name: str, other: str, claim: bool) -> None:
-    store = MemoryStore(fresh_name)
-    store.put("ingest/.owner", other.encode())
-    with pytest.raises(InvalidInput, match="give each buffer a data_path_prefix of its own"):
-        check_owner(store, "ingest", "m", claim=claim)

@@ -14,6 +14,10 @@ from tests.buffer.collector.place import named_at
 
 GRACE = ConsumerConfig().gc_grace_period
 OLD, ALMOST = GRACE, GRACE - 30  # a slow machine may take a while until it collects
+OUR_OWN = {
+    "native": {"ingest/manifest", "ingest/.owner"},
+    "opendata": {"ingest/manifest", "ingest/manifest.id", "ingest/.owner"},
+}
 WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 
 
@@ -71,7 +75,7 @@ def test_acked_batches_that_are_old_enough_are_gone_and_nothing_else_is(root: Pa
     acked(root, 4)
     assert collected(root, manifest) == GcReport(deleted=3, failed=0, kept=3)
     assert files(root).isdisjoint(old)
-    assert files(root) == {*young, *pending, "ingest/manifest", "ingest/.owner"}
+    assert files(root) == {*young, *pending, *OUR_OWN[manifest]}
 
 
 def test_batches_that_are_not_acked_stay_however_old_they_are(root: Path, manifest: str) -> None:
@@ -79,7 +83,7 @@ def test_batches_that_are_not_acked_stay_however_old_they_are(root: Path, manife
     acked(root, 2)
     assert collected(root, manifest) == GcReport(deleted=2, failed=0, kept=2)
     assert files(root).isdisjoint(old)
-    assert files(root) == {*pending, "ingest/manifest", "ingest/.owner"}
+    assert files(root) == {*pending, *OUR_OWN[manifest]}
 
 
 def test_an_orphan_of_a_killed_producer_is_gone_when_it_is_old_enough(root: Path, manifest: str) -> None:
@@ -88,7 +92,7 @@ def test_an_orphan_of_a_killed_producer_is_gone_when_it_is_old_enough(root: Path
     LocalStore(root).put(orphan, b"written, and never enqueued")
     grow_old(root, orphan, OLD)
     collected(root, manifest)
-    assert files(root) == {location, "ingest/manifest", "ingest/.owner"}
+    assert files(root) == {location, *OUR_OWN[manifest]}
 
 
 def test_what_is_left_can_be_consumed(root: Path, manifest: str) -> None:
@@ -103,7 +107,7 @@ def test_what_was_just_acked_stays_for_now(root: Path, manifest: str) -> None:
     locations = produced(root, 2)
     acked(root, 2)
     collected(root, manifest)
-    assert files(root) == {*locations, "ingest/manifest", "ingest/.owner"}
+    assert files(root) == {*locations, *OUR_OWN[manifest]}
 
 
 def test_a_store_without_a_buffer_is_left_without_a_file(root: Path, manifest: str) -> None:
@@ -115,7 +119,7 @@ def test_a_buffer_that_is_drained_and_old_has_no_data_left(root: Path, manifest:
     produced(root, 3, age=OLD)
     acked(root, 3)
     collected(root, manifest)
-    assert files(root) == {"ingest/manifest", "ingest/.owner"}
+    assert files(root) == OUR_OWN[manifest]
 
 
 def test_a_file_that_an_outsider_put_there_stays(root: Path, manifest: str) -> None:

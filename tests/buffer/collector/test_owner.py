@@ -1,16 +1,21 @@
-"""A prefix belongs to one manifest: a collector of another one deletes nothing there."""
+"""A prefix belongs to one buffer: a collector of another one deletes nothing there."""
 
 from __future__ import annotations
+
+from uuid import UUID
 
 import pytest
 
 from penstock.buffer import GcReport, Producer, ProducerConfig
-from penstock.errors import InvalidInput
+from penstock.buffer.ownership import Owner
+from penstock.errors import CorruptData, InvalidInput
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.place import MANIFEST, OWNER, Place, data_path
+from tests.buffer.collector.place import MANIFEST, OWNER, Place, data_path, queue_of
 from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
 
 OTHER = "other/manifest"
+STRANGER = UUID(int=7)
+BY_ANOTHER = Owner(STRANGER, OTHER, "ingest").encode()
 
 
 @pytest.fixture
@@ -22,21 +27,22 @@ def littered(place: Place) -> Place:
     return place
 
 
-def test_on_the_prefix_of_another_manifest_a_cycle_is_refused_by_naming_both(littered: Place) -> None:
-    littered.store.put(OWNER, OTHER.encode())
-    with pytest.raises(InvalidInput, match=rf"'ingest'.*'{OTHER}', not to '{MANIFEST}'"):
+def test_on_the_prefix_of_another_buffer_a_cycle_is_refused_by_naming_both(littered: Place) -> None:
+    mine = queue_of(littered.store).identify(create=True)
+    littered.store.put(OWNER, BY_ANOTHER)
+    with pytest.raises(InvalidInput, match=rf"'ingest'.*{STRANGER}.*'{OTHER}', not to {mine} .*'{MANIFEST}'"):
         littered.collector().collect_once()
 
 
-def test_on_the_prefix_of_another_manifest_nothing_is_deleted(littered: Place) -> None:
-    littered.store.put(OWNER, OTHER.encode())
+def test_on_the_prefix_of_another_buffer_nothing_is_deleted(littered: Place) -> None:
+    littered.store.put(OWNER, BY_ANOTHER)
     with pytest.raises(InvalidInput):
         littered.collector().collect_once()
     assert littered.data() == {data_path(1)}
 
 
-def test_the_prefix_of_another_manifest_is_refused_even_when_there_is_nothing_to_delete(place: Place) -> None:
-    place.store.put(OWNER, OTHER.encode())
+def test_the_prefix_of_another_buffer_is_refused_even_when_there_is_nothing_to_delete(place: Place) -> None:
+    place.store.put(OWNER, BY_ANOTHER)
     with pytest.raises(InvalidInput):
         place.collect()
 
@@ -51,25 +57,24 @@ def test_a_collector_of_another_manifest_does_not_touch_what_a_producer_wrote(pl
     assert place.data() == {written.location, data_path(1)}
 
 
-def test_an_owner_that_is_not_text_is_another(memory_place: Place) -> None:
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xfe", b"null", MANIFEST.encode(), BY_ANOTHER[:-1], BY_ANOTHER.replace(b"7", b"8", 1)]
+)
+def test_an_owner_that_cannot_be_read_stops_a_cycle_and_says_what_to_do(memory_place: Place, data: bytes) -> None:
     memory_place.enqueue(data_path(0))
     memory_place.write(data_path(1))
-    memory_place.store.put(OWNER, b"\xff\xfe")
-    with pytest.raises(InvalidInput):
+    memory_place.store.put(OWNER, data)
+    with pytest.raises(CorruptData, match=r"ingest/\.owner in .*delete the object"):
         memory_place.collect()
+    assert memory_place.data() == {data_path(1)}
 
 
 def test_its_own_prefix_is_collected(littered: Place) -> None:
-    littered.store.put(OWNER, MANIFEST.encode())
+    littered.own()
     assert littered.collect().deleted == 1
 
 
-def test_an_owner_written_by_hand_may_end_in_a_line_break(littered: Place) -> None:
-    littered.store.put(OWNER, f"{MANIFEST}\n".encode())
-    assert littered.collect().deleted == 1
-
-
-@pytest.mark.parametrize("path", ["ingest/manifest ", " ingest/manifest", "ingest/manifest\u00a0"])
+@pytest.mark.parametrize("path", ["ingest/manifest ", " ingest/manifest"])
 def test_a_manifest_whose_path_begins_or_ends_in_a_space_owns_its_prefix_too(memory_place: Place, path: str) -> None:
     memory_place.enqueue(data_path(0), manifest=path)
     memory_place.write(data_path(1))
@@ -80,7 +85,7 @@ def test_a_manifest_whose_path_begins_or_ends_in_a_space_owns_its_prefix_too(mem
 def test_a_manifest_whose_path_differs_by_a_space_alone_is_another(memory_place: Place) -> None:
     memory_place.write(data_path(1))
     memory_place.enqueue(data_path(1), manifest=f"{MANIFEST} ")
-    memory_place.store.put(OWNER, f"{MANIFEST} ".encode())
+    memory_place.own(manifest=f"{MANIFEST} ")
     memory_place.enqueue(data_path(0))
     with pytest.raises(InvalidInput):
         memory_place.collect()
@@ -89,7 +94,9 @@ def test_a_manifest_whose_path_differs_by_a_space_alone_is_another(memory_place:
 
 def test_a_prefix_that_nobody_owns_is_claimed_for_the_manifest(littered: Place) -> None:
     littered.collect()
-    assert littered.store.get(OWNER).data == MANIFEST.encode()
+    mine = queue_of(littered.store).identify()
+    assert mine is not None
+    assert Owner.decode(littered.store.get(OWNER).data) == Owner(mine, MANIFEST, "ingest")
 
 
 def test_a_prefix_that_nobody_owns_is_claimed_before_the_first_delete(littered: Place) -> None:
@@ -105,7 +112,7 @@ def test_after_a_collector_claimed_it_a_producer_of_another_manifest_is_refused(
 
 
 def test_a_prefix_that_another_manifest_claims_during_the_cycle_is_left_alone(littered: Place) -> None:
-    busy = BusyStore(littered.store, after_listing=lambda: littered.store.put(OWNER, OTHER.encode()))
+    busy = BusyStore(littered.store, after_listing=lambda: littered.store.put(OWNER, BY_ANOTHER))
     with pytest.raises(InvalidInput):
         littered.collector(busy).collect_once()
     assert littered.data() == {data_path(1)}
@@ -114,7 +121,8 @@ def test_a_prefix_that_another_manifest_claims_during_the_cycle_is_left_alone(li
 def test_a_prefix_that_another_manifest_claims_at_the_same_moment_is_left_alone(littered: Place) -> None:
     class Rival(RecordingStore):
         def put_if_absent(self, path: str, data: bytes | bytearray | memoryview) -> str:
-            littered.store.put(path, OTHER.encode())
+            if path == OWNER:
+                littered.store.put(path, BY_ANOTHER)
             return super().put_if_absent(path, data)
 
     with pytest.raises(InvalidInput):

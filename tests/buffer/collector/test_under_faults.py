@@ -170,7 +170,7 @@ def test_when_the_faults_end_all_that_nobody_refers_to_goes(fresh_name: str, see
 def test_every_fault_comes_and_objects_are_deleted_all_the_same(fresh_name: str) -> None:
     met: Counter[Fault] = Counter()
     deleted = 0
-    for seed in range(50):
+    for seed in range(200):
         buffer = Buffer(fresh_name, seed, set(Fault), HARMLESS_JUMP)
         wreak(buffer, seed, ("write", "enqueue", "enqueue", "dequeue", "collect"))
         met += buffer.store.met

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
-from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
-from penstock.buffer.collector import floor_for
+from penstock.buffer import ConsumerConfig, GarbageCollector
+from penstock.buffer.collector import Cycle
+from penstock.buffer.collector_times import CycleTimes, floor_for
+from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
 from penstock.buffer.native_head import Head
 from penstock.buffer.native_queue import NativeQueue, NativeView
-from penstock.storage import ObjectMeta, ObjectStore
+from penstock.buffer.queue_manifest import Rewrite
+from penstock.buffer.time_ranges import RangesToClose
+from penstock.storage import ObjectStore
 from tests.buffer.collector.model import Clock, Rules, Run, runs
-from tests.buffer.collector.weather import CROOKED, PAUSED, Weather
-from tests.buffer.native.wrong_rules import DeletesAtOnce, NamesWhatIsBelow, WithoutFloor
+from tests.buffer.collector.weather import CROOKED, LEAPING, PAUSED, Weather
+from tests.buffer.native.wrong_rules import (
+    ClosesWhatIsNamed,
+    ClosesWhatTheTailDoesNotName,
+    DeletesAtOnce,
+    DeletesTheFutureByAge,
+    NamesWhatIsBelow,
+    WithoutFloor,
+)
 
 MANIFESTS = ["native"]
 ENOUGH = range(600)  # in which a wrong rule has to show
@@ -34,12 +47,17 @@ def collecting(kind: type[GarbageCollector]) -> Rules:
 class LooksAtTheTailOnly(GarbageCollector):
     """Takes what is in segments for read: sets a floor that is below the tail, and no more."""
 
-    def _collect_below_floor(self, queue: NativeQueue, view: NativeView, data: list[ObjectMeta]) -> GcReport:
-        with patch("penstock.buffer.collector.floor_for", _below_the_tail):
-            return super()._collect_below_floor(queue, view, data)
+    def _close_times(
+        self, later: int, to_close: RangesToClose, view: NativeView, times: CycleTimes, cycle: Cycle
+    ) -> None:
+        queue = self._queue.native
+        if queue is not None:
+            latest = times.now() - times.grace
+            queue.close_times(lambda head: _below_the_tail(head, latest), lambda _: (), times.now)
 
 
 def _below_the_tail(head: Head, latest: int) -> int:
+    """A floor that is below the tail, and may be above what is in segments."""
     return floor_for(head.changed(segments=()), latest)
 
 
@@ -49,13 +67,30 @@ def test_a_collector_that_sets_no_floor_loses_data(kind: type[GarbageCollector],
     assert first_loss(weather, collecting(kind))
 
 
+@pytest.mark.parametrize("kind", [DeletesTheFutureByAge, ClosesWhatIsNamed, ClosesWhatTheTailDoesNotName])
+def test_a_collector_that_takes_what_is_dated_far_ahead_for_dead_loses_data(kind: type[GarbageCollector]) -> None:
+    assert first_loss(LEAPING, collecting(kind))
+
+
+def test_an_enqueue_that_does_not_look_at_the_closed_ranges_loses_data() -> None:
+    real = NativeQueue._nameable
+
+    def of_the_floor_only(
+        queue: NativeQueue, head: Head, entries: Sequence[NewEntry], rewrite: Rewrite
+    ) -> Sequence[NewEntry]:
+        return real(queue, msgspec.structs.replace(head, closed=()), entries, rewrite)
+
+    with patch.object(NativeQueue, "_nameable", of_the_floor_only):
+        assert first_loss(LEAPING, Rules())
+
+
 def test_a_floor_that_does_not_look_at_segments_loses_data() -> None:
     assert first_loss(PAUSED, collecting(LooksAtTheTailOnly))
 
 
 @pytest.mark.parametrize("weather", [CROOKED, PAUSED], ids=["crooked clocks", "long pauses"])
 def test_an_enqueue_that_does_not_look_at_the_floor_loses_data(weather: Weather) -> None:
-    with patch.object(NativeQueue, "_above", NamesWhatIsBelow._above):
+    with patch.object(NativeQueue, "_nameable", NamesWhatIsBelow._nameable):
         assert first_loss(weather, Rules())
 
 

@@ -18,8 +18,8 @@ MANIFESTS = ["opendata"]
 ENOUGH = range(600)  # in which a wrong rule has to show
 
 
-def first_loss(weather: Weather, rules: Rules) -> Run | None:
-    return next((run for run in runs(ENOUGH, weather, rules) if run.lost), None)
+def first_loss(weather: Weather, rules: Rules, seeds: range = ENOUGH) -> Run | None:
+    return next((run for run in runs(seeds, weather, rules) if run.lost), None)
 
 
 def test_ulids_older_than_the_grace_period_lose_data_with_a_crooked_clock() -> None:
@@ -59,7 +59,8 @@ def test_a_grace_period_below_the_deadline_loses_data() -> None:
 
 
 def test_a_grace_period_of_barely_more_than_the_deadline_loses_data_on_a_store_whose_clock_runs_twice_as_fast() -> None:
-    assert first_loss(SLOW_ON_A_FAST_STORE, wrong_rules.with_grace(330))
+    # About one seed in 400 shows it. The first that does is 934, as the calls to the store are now.
+    assert first_loss(SLOW_ON_A_FAST_STORE, wrong_rules.with_grace(330), range(900, 4_000))
 
 
 def test_reading_the_manifest_before_listing_loses_data_when_the_stores_clock_is_set_back() -> None:

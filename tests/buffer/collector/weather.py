@@ -34,19 +34,30 @@ STEPS = {
         "rest",
         "get .owner",
         "create .owner",
+        "get manifest.id",
+        "create manifest.id",
         "read the wall clock",
         "read the uptime",
         "put data",
         *_CHANGES,
     ),
     "consumer": ("get data", "rest", *_CHANGES),
-    "collector": ("get .owner", "create .owner", "list ingest", "get manifest", "delete data", "rest"),
+    "collector": (
+        "get .owner",
+        "create .owner",
+        "get manifest.id",
+        "list ingest",
+        "get manifest",
+        "delete data",
+        "rest",
+    ),
 }
-NATIVE_STEPS = {  # on a manifest of version 2 there is more to pause at
-    "producer": (*STEPS["producer"], "put segment"),
+_WITH_ID = {role: tuple(step for step in steps if not step.endswith(".id")) for role, steps in STEPS.items()}
+NATIVE_STEPS = {  # on a manifest of version 2, which holds its id, there is more to pause at
+    "producer": (*_WITH_ID["producer"], "put segment"),
     "consumer": (*STEPS["consumer"], "get segment", "read the wall clock"),
     "collector": (
-        *STEPS["collector"],
+        *_WITH_ID["collector"],
         "list manifest.d",
         "delete segment",
         "read the wall clock",
@@ -74,6 +85,8 @@ class Weather:
     pauses: tuple[tuple[float, ...], ...] = (SHORT_PAUSES, LONG_PAUSES, SHORT_PAUSES + LONG_PAUSES)
     """For how long actors are paused; each seed takes one of these."""
     crooked_clocks: bool = True
+    leaping_clocks: bool = True
+    """Whether a clock may be ten years ahead for single calls."""
     faults: bool = True
     store_times: tuple[str, ...] = tuple(STORE_TIMES)
     suspend_stops_uptime: bool = False
@@ -91,10 +104,11 @@ class Weather:
         return (STORE_TIMES | BROKEN_TIMES)[seeded.choice(self.store_times)]
 
 
-STRAIGHT = Weather(crooked_clocks=False, faults=False, store_times=("steady",))
+STRAIGHT = Weather(crooked_clocks=False, leaping_clocks=False, faults=False, store_times=("steady",))
 CROOKED = replace(STRAIGHT, crooked_clocks=True, pauses=())
+LEAPING = replace(STRAIGHT, leaping_clocks=True, pauses=(SHORT_PAUSES + LONG_PAUSES,))
 PAUSED = replace(STRAIGHT, pauses=(LONG_PAUSES,))
 SLOW = replace(STRAIGHT, pauses=(SHORT_PAUSES,))
 SLOW_ON_A_FAST_STORE = replace(SLOW, store_times=("twice as fast",))
 SUSPENDED = replace(STRAIGHT, suspend_stops_uptime=True)
-UNINTERRUPTED = Weather(faults=False, store_times=(SET_BACK,), interrupts_producers=False)
+UNINTERRUPTED = Weather(leaping_clocks=False, faults=False, store_times=(SET_BACK,), interrupts_producers=False)

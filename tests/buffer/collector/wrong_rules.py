@@ -24,12 +24,8 @@ class _WithClock(GarbageCollector):
     def __init__(self, store: ObjectStore, config: ConsumerConfig, clock: Clock) -> None:
         super().__init__(store, config, clock=clock)
 
-    def _unreferenced(self, view: QueueView, found: list[ObjectMeta]) -> list[str]:
-        if view.last_modified is None:
-            return []
-        kept = {entry.location for entry in view.entries(view.first_sequence, view.next_sequence)}
-        cutoff = self._clock() - self._config.gc_grace_period
-        return [meta.path for meta in found if meta.path not in kept and self._written_at(meta) <= cutoff]
+    def _is_old(self, meta: ObjectMeta, view: QueueView) -> bool:
+        return self._written_at(meta) <= self._clock() - self._config.gc_grace_period
 
     def _written_at(self, meta: ObjectMeta) -> float:
         raise NotImplementedError
@@ -56,18 +52,19 @@ class ManifestBeforeListing(GarbageCollector):
     def __init__(self, store: ObjectStore, config: ConsumerConfig, _: Clock) -> None:
         super().__init__(store, config)
 
-    def collect_once(self) -> GcReport:
+    def collect_once(self, *, budget: float | None = None, dry_run: bool = False) -> GcReport:
         """Look, and run a cycle that looks no more."""
         queue = self._queue
-        self._queue = cast(BufferQueue, _AsItWas(queue.look()))
+        self._queue = cast(BufferQueue, _AsItWas(queue, queue.look()))
         try:
-            return super().collect_once()
+            return super().collect_once(budget=budget, dry_run=dry_run)
         finally:
             self._queue = queue
 
 
 class _AsItWas:
-    def __init__(self, view: QueueView) -> None:
+    def __init__(self, queue: BufferQueue, view: QueueView) -> None:
+        self.own_prefix = queue.own_prefix
         self._view = view
 
     def look(self) -> QueueView:

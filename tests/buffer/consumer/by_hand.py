@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from penstock.buffer import Manifest, ManifestFormat
-from penstock.buffer.native_head import DEFAULT_GROUP, NEW, Head, decode_head, encode_head, entry_of
+from penstock.buffer.native_head import DEFAULT_GROUP, Head, decode_head, encode_head, entry_of, unborn_head
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from tests import manifests
+from tests.buffer.formats.trailers import HEAD, body_of, ended
 
 
 def is_native() -> bool:
@@ -17,14 +18,16 @@ def is_native() -> bool:
     return manifests.current() == ManifestFormat.NATIVE
 
 
-def empty() -> bytes:
-    """A manifest with nothing in it."""
-    return encode_head(NEW.changed()) if is_native() else OpenDataManifest.empty().data
+def empty(like: bytes | None = None) -> bytes:
+    """A manifest with nothing in it, of a buffer of its own, or of the one whose manifest is given."""
+    if not is_native():
+        return OpenDataManifest.empty().data
+    return encode_head(unborn_head(None if like is None else decode_head(like).buffer_id).changed())
 
 
-def with_locations(*locations: str) -> bytes:
+def with_locations(*locations: str, like: bytes | None = None) -> bytes:
     """A manifest whose entries have these locations, and no metadata."""
-    return appended(empty(), *locations)
+    return appended(empty(like), *locations)
 
 
 def appended(data: bytes, *locations: str) -> bytes:
@@ -58,8 +61,8 @@ def with_epoch(data: bytes, epoch: int) -> bytes:
 
 def changed(data: bytes, **changes: Any) -> bytes:
     """A head of version 2 with some of its keys changed to anything."""
-    raw = msgspec.msgpack.decode(data[:-2])
-    return bytes(msgspec.msgpack.encode({**raw, **changes})) + data[-2:]
+    raw = msgspec.msgpack.decode(body_of(data))
+    return ended(msgspec.msgpack.encode({**raw, **changes}), HEAD)
 
 
 def head_of(data: bytes) -> Head:

@@ -93,7 +93,7 @@ def test_a_cycle_comes_again_after_each_interval(store: ObjectStore) -> None:
 
 def test_no_cycle_comes_before_the_first_interval(memory: ObjectStore) -> None:
     watched = WatchedStore(memory)
-    with Consumer(watched, ConsumerConfig(gc_interval=3600.0)) as consumer:
+    with Consumer(watched, ConsumerConfig(gc_interval=3600.0, gc_at_close=0.0)) as consumer:
         consumer.flush()
     assert watched.count("list_objects") == 0
 
@@ -136,8 +136,8 @@ def test_the_collector_looks_where_its_consumer_reads(memory: ObjectStore, manif
     cycles = Cycles(watched)
     with Consumer(watched, ConsumerConfig(data_path_prefix="p", manifest_path="p/m", gc_interval=0.001)):
         cycles.wait_for(1)
-    segments = {"p/m.d"} if manifest == "native" else set()
-    assert {path for _, path in watched.calls} == {"p", "p/m", "p/.owner"} | segments
+    beside = {"p/m.d"} if manifest == "native" else {"p/m.id"}
+    assert {path for _, path in watched.calls} == {"p", "p/m", "p/.owner", "p/.collected"} | beside
 
 
 # A cycle that fails

@@ -27,6 +27,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "manifest_format": "native",
         "max_batch_bytes": 1 << 30,
         "enqueue_deadline": 300.0,
+        "gc_at_close": 5.0,
     }
 
 

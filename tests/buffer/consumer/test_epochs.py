@@ -46,12 +46,15 @@ def test_each_new_consumer_gets_the_next_epoch(store: ObjectStore) -> None:
     assert found == [1, 2, 3]
 
 
-def test_a_claim_is_one_read_and_one_write(store: ObjectStore) -> None:
+def test_a_claim_is_one_read_and_one_write_and_the_first_one_looks_whether_the_manifest_was_deleted(
+    store: ObjectStore,
+) -> None:
     watched = WatchedStore(store)
     consume(watched)
     consume(watched)
     assert watched.calls == [
         ("get", MANIFEST),
+        ("get", "ingest/.owner"),
         ("put_if_absent", MANIFEST),
         ("get", MANIFEST),
         ("put_if_match", MANIFEST),

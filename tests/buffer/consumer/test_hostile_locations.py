@@ -10,6 +10,7 @@ import pytest
 from penstock.buffer import encode_batch, peek
 from penstock.errors import CorruptData, StorageError
 from penstock.storage import ObjectStore, open_store
+from penstock.storage.printable import printable
 from tests.buffer.consumer.by_hand import with_locations
 from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, fill, read
 from tests.buffer.consumer.watched_store import WatchedStore
@@ -36,7 +37,9 @@ def test_a_location_that_is_no_path_is_corrupt_and_named(memory: ObjectStore, lo
     memory.put(MANIFEST, with_locations(location))
     with pytest.raises(CorruptData) as refused:
         consume(memory).next_batch()
-    assert location in str(refused.value)
+    assert location in refused.value.args[0]
+    assert printable(location, 10 * len(location) + 1) in str(refused.value)
+    assert str(refused.value).isprintable()
     assert "sequence 0" in str(refused.value)
 
 

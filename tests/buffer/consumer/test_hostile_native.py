@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 
 from penstock.buffer import Consumer, GarbageCollector, Manifest, Producer, peek
 from penstock.buffer.groups import Groups, Writers
-from penstock.buffer.native_head import MOST_IN_TAIL, NEW, Group, Reference, encode_head
-from penstock.buffer.segments import folder_of
+from penstock.buffer.locations import Names
+from penstock.buffer.native_head import MOST_IN_TAIL, Group, Reference, encode_head, unborn_head
+from penstock.buffer.segments import Segment, encode_segment, folder_of
 from penstock.errors import CorruptData, Fenced
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.by_hand import changed, head_of
@@ -26,9 +26,9 @@ from tests.buffer.consumer.queues import (
     queue_up,
     sequences,
 )
+from tests.buffer.formats.trailers import HEAD, SEGMENT, body_of, ended
 
 MANIFESTS = ["native"]
-VERSION = struct.pack("<H", 2)
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 NAME = f"{0:020d}-{ULID}.seg"
 
@@ -36,11 +36,15 @@ Raw = dict[str, Any]
 
 
 def raw(data: bytes) -> Raw:
-    return dict(msgspec.msgpack.decode(data[:-2]))
+    return dict(msgspec.msgpack.decode(body_of(data)))
 
 
 def packed(value: object) -> bytes:
-    return msgspec.msgpack.encode(value) + VERSION
+    return ended(msgspec.msgpack.encode(value), HEAD)
+
+
+def segment_of(value: object, name: str) -> bytes:
+    return ended(msgspec.msgpack.encode(value), SEGMENT, name=name)
 
 
 def reference(**different: Any) -> list[object]:
@@ -76,12 +80,12 @@ HEADS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "an entry that has less": ("tail", with_tail(lambda tail: tail[0].pop())),
     "no tail": ("tail", lambda data: packed({key: value for key, value in raw(data).items() if key != "tail"})),
     "no groups": ("groups", lambda data: packed({key: value for key, value in raw(data).items() if key != "groups"})),
-    "a truncated map": ("cannot be read", lambda data: data[: len(data) // 2] + VERSION),
-    "bytes left over": ("cannot be read", lambda data: data[:-2] + b"left over" + VERSION),
+    "a truncated map": ("cannot be read", lambda data: ended(data[: len(data) // 2], HEAD)),
+    "bytes left over": ("cannot be read", lambda data: ended(body_of(data) + b"left over", HEAD)),
     "a list": ("cannot be read", lambda data: packed(list(raw(data).values()))),
     "a number": ("cannot be read", lambda _: packed(7)),
-    "a map so deep that it cannot be read": ("cannot be read", lambda _: b"\x91" * 100_000 + b"\xc0" + VERSION),
-    "a length that nobody has": ("cannot be read", lambda _: b"\xdf\xff\xff\xff\xff" + VERSION),
+    "a map so deep that it cannot be read": ("cannot be read", lambda _: ended(b"\x91" * 100_000 + b"\xc0", HEAD)),
+    "a length that nobody has": ("cannot be read", lambda _: ended(b"\xdf\xff\xff\xff\xff", HEAD)),
     "text for a number": ("revision", lambda data: changed(data, revision="7")),
     "a fraction for a number": ("next_sequence", lambda data: changed(data, next_sequence=3.5)),
     "nothing for a list": ("tail", lambda data: changed(data, tail=None)),
@@ -218,28 +222,36 @@ def sealed(store: ObjectStore) -> tuple[Consumer, str]:
     return consume(store), f"{folder_of(MANIFEST)}/{segment.name}"
 
 
-SEGMENTS: dict[str, Callable[[Raw], bytes]] = {
-    "nothing": lambda _: b"",
-    "text": lambda _: b"this is no segment",
-    "another version": lambda segment: packed(segment)[:-2] + b"\x07\x00",
-    "a truncated map": lambda segment: packed(segment)[:-20] + VERSION,
-    "a key it does not know": lambda segment: packed({**segment, "colour": "red"}),
-    "another level": lambda segment: packed({**segment, "level": 1}),
-    "no entries": lambda segment: packed({**segment, "entries": []}),
-    "a gap": lambda segment: packed({**segment, "entries": segment["entries"][:5] + segment["entries"][6:]}),
-    "an entry too few": lambda segment: packed({**segment, "entries": segment["entries"][:-1]}),
-    "other sequences": lambda segment: packed(
-        {**segment, "entries": [[sequence + 9, *rest] for sequence, *rest in segment["entries"]]}
+SEGMENTS: dict[str, Callable[[Raw, str], bytes]] = {
+    "nothing": lambda *_: b"",
+    "text": lambda *_: b"this is no segment",
+    "a version without a magic": lambda segment, name: body_of(segment_of(segment, name)) + b"\x02\x00",
+    "another version": lambda segment, name: ended(msgspec.msgpack.encode(segment), SEGMENT, 7, name),
+    "another kind": lambda segment, name: ended(msgspec.msgpack.encode(segment), HEAD, name=name),
+    "another's bytes": lambda segment, name: segment_of(segment, name.replace("seg", "SEG")),
+    "a byte changed": lambda segment, name: segment_of(segment, name).replace(b"level", b"lever", 1),
+    "a truncated map": lambda segment, name: ended(msgspec.msgpack.encode(segment)[:-20], SEGMENT, name=name),
+    "a key it does not know": lambda segment, name: segment_of({**segment, "colour": "red"}, name),
+    "another level": lambda segment, name: segment_of({**segment, "level": 1}, name),
+    "no entries": lambda segment, name: segment_of({**segment, "entries": []}, name),
+    "a gap": lambda segment, name: segment_of(
+        {**segment, "entries": segment["entries"][:5] + segment["entries"][6:]}, name
     ),
-    "an entry that is none": lambda segment: packed({**segment, "entries": [*segment["entries"][:-1], 7]}),
-    "itself": lambda segment: packed({"level": 0, "references": [reference(last=MOST_IN_TAIL - 1)]}),
+    "an entry too few": lambda segment, name: segment_of({**segment, "entries": segment["entries"][:-1]}, name),
+    "other sequences": lambda segment, name: segment_of(
+        {**segment, "entries": [[sequence + 9, *rest] for sequence, *rest in segment["entries"]]}, name
+    ),
+    "an entry that is none": lambda segment, name: segment_of(
+        {**segment, "entries": [*segment["entries"][:-1], 7]}, name
+    ),
+    "itself": lambda _, name: segment_of({"level": 0, "references": [reference(last=MOST_IN_TAIL - 1)]}, name),
 }
 
 
 @pytest.mark.parametrize("corruption", SEGMENTS)
 def test_a_corrupt_segment_is_told_by_its_place_each_time(memory: ObjectStore, corruption: str) -> None:
     consumer, path = sealed(memory)
-    memory.put(path, SEGMENTS[corruption](raw(memory.get(path).data)))
+    memory.put(path, SEGMENTS[corruption](raw(memory.get(path).data), path.rpartition("/")[2]))
     before = memory.get(MANIFEST).data
     uses: list[Callable[[], object]] = [
         consumer.next_batch,
@@ -262,9 +274,54 @@ def test_a_segment_that_leads_to_itself_is_told(memory: ObjectStore) -> None:
     # A reference is of a level above what it refers to: else reading would go round for ever.
     loop = Reference(name, there.first, there.last, 0, 0, there.oldest, 1)
     memory.put(MANIFEST, encode_head(head.changed(segments=(loop,))))
-    memory.put(path, packed({"level": 1, "references": [loop]}))
+    memory.put(path, segment_of({"level": 1, "references": [loop]}, name))
     with pytest.raises(CorruptData, match="level"):
         consume(memory).next_descriptors(1)
+
+
+def test_a_segment_that_leads_to_itself_under_another_level_is_told(memory: ObjectStore) -> None:
+    _, path = sealed(memory)
+    head = head_of(memory.get(MANIFEST).data)
+    (there,) = head.segments
+    memory.put(MANIFEST, encode_head(head.changed(segments=(msgspec.structs.replace(there, level=1),))))
+    memory.put(path, encode_segment(Segment(1, references=(there,)), there.name))
+    consumer = consume(memory)
+    for _ in range(2):  # the second time from the cache
+        with pytest.raises(CorruptData, match=f"{path}.*level: it is 1, and its reference says 0"):
+            consumer.next_descriptors(1)
+
+
+def test_a_segment_in_the_cache_is_not_taken_for_another(memory: ObjectStore) -> None:
+    consumer, path = sealed(memory)
+    assert consumer.next_descriptors(1)
+    head = head_of(memory.get(MANIFEST).data)
+    (there,) = head.segments
+    for wrong in (msgspec.structs.replace(there, level=1), msgspec.structs.replace(there, last=there.last + 1)):
+        entries = head.tail if wrong.last == there.last else ()
+        memory.put(MANIFEST, encode_head(head.changed(segments=(wrong,), tail=entries)))
+        with pytest.raises(CorruptData, match=path):
+            consumer.next_descriptors(MOST_IN_TAIL + 1)
+
+
+def test_index_segments_deeper_than_any_queue_needs_are_told(memory: ObjectStore) -> None:
+    sealed(memory)
+    head = head_of(memory.get(MANIFEST).data)
+    (reference,) = head.segments
+    names = Names()
+    for level in range(1, 1_200):
+        name = f"{reference.first:020d}-{names.ulid()}.seg"
+        memory.put(f"{folder_of(MANIFEST)}/{name}", encode_segment(Segment(level, references=(reference,)), name))
+        reference = msgspec.structs.replace(reference, name=name, level=level)
+    deep = head.changed(segments=(reference,))
+    memory.put(MANIFEST, encode_head(deep))
+    uses: list[Callable[[], object]] = [
+        lambda: consume(memory).next_descriptors(1),
+        lambda: peek(memory),
+        lambda: Manifest.read(memory),
+    ]
+    for use in uses:
+        with pytest.raises(CorruptData, match="has level 1199, and the highest is 64"):
+            use()
 
 
 def test_a_segment_that_was_mended_is_read_on(memory: ObjectStore) -> None:
@@ -299,4 +356,5 @@ def test_a_corrupt_segment_can_be_stepped_over_by_whoever_knows_its_end(memory: 
 
 def test_the_head_that_these_tests_change_is_the_one_of_the_product() -> None:
     # Else every corruption above would be one of a head that nobody writes.
-    assert head_of(packed(raw(encode_head(NEW)))) == NEW
+    head = unborn_head()
+    assert head_of(packed(raw(encode_head(head)))) == head

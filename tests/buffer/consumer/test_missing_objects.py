@@ -168,7 +168,7 @@ def test_a_sequence_that_refers_to_another_object_by_now_is_read_there(memory: O
 
     def move() -> None:
         memory.put("ingest/elsewhere", memory.get(written.location).data)
-        memory.put(MANIFEST, with_epoch(with_locations("ingest/elsewhere"), 1))
+        memory.put(MANIFEST, with_epoch(with_locations("ingest/elsewhere", like=memory.get(MANIFEST).data), 1))
         memory.delete([written.location])
 
     watched.before("get", move, path=written.location)

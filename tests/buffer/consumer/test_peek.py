@@ -36,7 +36,7 @@ def test_peek_shows_the_next_entries(store: ObjectStore) -> None:
 
 def test_peek_shows_records_with_all_that_they_have(store: ObjectStore) -> None:
     whole = Record(b"a", key=b"k", headers=[("h", b"1"), ("h", b"2")], timestamp_ms=1_700_000_000_123)
-    fill(store, [whole, Record(b"b")])
+    fill(store, [whole, Record(b"b")], config=ProducerConfig(format="arrow"))
     assert peek(store) == [whole, Record(b"b")]
 
 
@@ -230,11 +230,11 @@ def test_reading_a_manifest_takes_no_epoch(store: ObjectStore) -> None:
     consumer.flush()
 
 
-def test_reading_a_manifest_is_one_read(store: ObjectStore) -> None:
+def test_reading_a_manifest_is_one_read_and_on_version_1_another_of_the_id(store: ObjectStore) -> None:
     queue_up(store, 1)
     watched = WatchedStore(store)
-    Manifest.read(watched)
-    assert watched.calls == [("get", MANIFEST)]
+    found = Manifest.read(watched)
+    assert watched.calls == [("get", MANIFEST), *([("get", f"{MANIFEST}.id")] if found.version == 1 else [])]
 
 
 def test_a_manifest_keeps_its_next_sequence_when_it_is_empty(store: ObjectStore, manifest: str) -> None:

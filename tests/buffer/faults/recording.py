@@ -43,7 +43,7 @@ NOTHING = State(0, 0, ())
 @lru_cache(maxsize=1024)
 def read_state(data: bytes) -> State:
     """Read the bytes of a manifest without metadata. Whatever is not as the format says fails the test."""
-    if data[-2:] == b"\x02\x00":
+    if data[-4:] == b"PSTM":
         return _read_head(data)
     count, following, epoch, version = struct.unpack("<IQQH", data[-22:])
     assert version == 1
@@ -59,7 +59,7 @@ def read_state(data: bytes) -> State:
 
 def _read_head(data: bytes) -> State:
     """Read the head of a manifest of version 2 that has no segments."""
-    head = msgspec.msgpack.decode(data[:-2])
+    head = msgspec.msgpack.decode(data[:-14])
     assert not head["segments"]
     first = head["next_sequence"] - len(head["tail"])
     sequences = [entry[0] for entry in head["tail"]]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.buffer import native_queue
 from penstock.buffer.queue_manifest import Enqueued, Transaction
-from penstock.errors import OutcomeUnknown
+from penstock.errors import InvalidInput, OutcomeUnknown
 from penstock.testing import Fault
 from tests.buffer.collector.place import all_in_time, never_again
 from tests.buffer.faults.recording import State
@@ -166,10 +166,11 @@ def test_a_transaction_that_comes_again_is_not_appended_and_its_first_sequence_i
     assert scene.state() == State(0, 0, ("z", "a", "b"))
 
 
-def test_a_transaction_before_the_last_one_is_not_appended(scene: Scene) -> None:
+def test_a_transaction_before_the_last_one_is_refused_for_it_may_never_have_been_appended(scene: Scene) -> None:
     append(scene, 7, "a")
 
-    assert append(scene, 6, "b") == Enqueued(False, None, {}, was_there=True)
+    with pytest.raises(InvalidInput, match="comes with transaction 6, and 7 is its last one"):
+        append(scene, 6, "b")
     assert scene.state() == State(0, 0, ("a",))
 
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tests.buffer.formats.trailers import BATCH, ended
+
 Packed = Literal["lz4", "zstd"] | None
 
 PAIR = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -39,9 +41,9 @@ def messages(whole: bytes) -> list[bytes]:
     return [message.serialize().to_pybytes() for message in reader]
 
 
-def footer(count: int, compression: int = 0) -> bytes:
-    """The footer of a version 2 batch."""
-    return struct.pack("<BIH", compression, count, 2)
+def batch_of(block: bytes, count: int, compression: int = 0) -> bytes:
+    """A version 2 batch around a block, with the checksum of what it is."""
+    return ended(block + struct.pack("<BI", compression, count), BATCH)
 
 
 def tampered(whole: bytes, old: bytes, new: bytes) -> bytes:

@@ -8,19 +8,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from penstock import Record
-from penstock.buffer import decode_batch
+from penstock.buffer import BatchFormat, Compression, decode_batch
+from penstock.buffer.batch import encode
 from penstock.errors import CorruptData
-from penstock.records import bytes_of, records_from_arrow
+from penstock.records import bytes_of, records_from_arrow, values_to_arrow
 from tests.buffer.formats.arrow_bytes import (
     END,
     PAIR,
     Packed,
     as_big_endian,
+    batch_of,
     column,
     columns,
-    footer,
     messages,
     places,
     stream,
@@ -33,17 +35,28 @@ HEADERS = pa.list_(PAIR)
 
 def packed(block: bytes, count: int) -> bytes:
     """The block in one zstd frame, as a batch."""
-    return pa.Codec("zstd", 3).compress(block, asbytes=True) + footer(count, compression=1)
+    return batch_of(pa.Codec("zstd", 3).compress(block, asbytes=True), count, compression=1)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 1000])
+@pytest.mark.parametrize("is_slice", [False, True])
+def test_the_block_of_a_small_batch_is_the_stream_that_arrow_writes(rows: int, is_slice: bool) -> None:
+    values = [b"%d" % number for number in range(rows + 5)]
+    batch = values_to_arrow(values).slice(2, rows) if is_slice else values_to_arrow(values[:rows])
+    encoded = encode(batch, Compression.NONE, BatchFormat.ARROW)
+    written = stream(batch)
+    assert encoded.plain_size == len(encoded.data)
+    assert bytes(encoded.data) == batch_of(written, rows)
 
 
 def refuses(block: bytes, count: int, words: str) -> None:
-    for data in (block + footer(count), packed(block, count)):
+    for data in (batch_of(block, count), packed(block, count)):
         with pytest.raises(CorruptData, match=words):
             decode_batch(data)
 
 
 def reads(block: bytes, count: int) -> list[Record]:
-    plain, unpacked = decode_batch(block + footer(count)), decode_batch(packed(block, count))
+    plain, unpacked = decode_batch(batch_of(block, count)), decode_batch(packed(block, count))
     assert plain == unpacked
     return records_from_arrow(plain)
 
@@ -167,13 +180,13 @@ def test_a_stream_without_its_end_marker_is_read_where_every_row_is_there() -> N
 def test_a_stream_of_a_schema_alone_is_an_empty_batch() -> None:
     block = stream(schema=TWO.schema)
     assert reads(block, 0) == []
-    assert decode_batch(block + footer(0)).schema == TWO.schema
+    assert decode_batch(batch_of(block, 0)).schema == TWO.schema
     refuses(block, 1, "record count: the footer says 1, and the block holds 0")
 
 
 def test_what_a_stream_says_about_itself_is_left_behind() -> None:
     block = stream(TWO.replace_schema_metadata({"pandas": "{}"}))
-    assert decode_batch(block + footer(2)).schema.metadata is None
+    assert decode_batch(batch_of(block, 2)).schema.metadata is None
 
 
 @pytest.mark.parametrize("block", [b"", END], ids=["nothing", "an end alone"])
@@ -230,7 +243,7 @@ def with_offsets_of(size: int, *batches: pa.RecordBatch) -> bytes:
 
 @pytest.mark.parametrize("size", [13, 14, 15, 16])
 def test_a_buffer_of_offsets_may_be_larger_than_it_need_be(size: int) -> None:
-    batch = decode_batch(with_offsets_of(size, TWO) + footer(2))
+    batch = decode_batch(batch_of(with_offsets_of(size, TWO), 2))
     assert batch.column("value").to_pylist() == [b"ab", b"cd"]
     assert bytes_of(batch.column("value")) == 4
 
@@ -248,11 +261,15 @@ def test_keys_that_pass_2_gib_together_are_refused() -> None:
     batch = tampered(batch, struct.pack("<q", 88), struct.pack("<q", 24 + size))  # how long the message's body is
     batch = tampered(batch, struct.pack("<ii", 0, 64), struct.pack("<ii", 0, size))  # the offsets
     batch = batch.removesuffix(b"k" * 64)
-    whole = mmap.mmap(-1, len(schema) + 2 * (len(batch) + size) + 7)
+    whole = mmap.mmap(-1, len(schema) + 2 * (len(batch) + size) + 19)
     whole.write(schema + batch)
     whole.seek(size, 1)
     whole.write(batch)
     whole.seek(size, 1)
-    whole.write(footer(2))
+    info, version = struct.pack("<BI", 0, 2), struct.pack("<H", 2)
+    whole.write(info)
+    checksum = xxhash.xxh3_64(memoryview(whole)[:-14])
+    checksum.update(version)
+    whole.write(struct.pack("<Q", checksum.intdigest()) + version + b"PSTB")
     with pytest.raises(CorruptData, match="2 GiB"):
         decode_batch(memoryview(whole))

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from penstock import Record
 from penstock.buffer import BatchFormat, Compression, decode_batch, encode_batch, framing
+from penstock.buffer.batch import record_count
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import Entry, records_from_arrow
 from tests.buffer.formats.by_hand import by_hand
+from tests.buffer.formats.trailers import BATCH, HEAD, SEGMENT, ended
 
 MANY = 1_000  # records; from 301 on a block is read through Parquet
 RECORDS = st.builds(
@@ -92,10 +94,36 @@ def test_a_version_that_is_not_supported_is_refused(version: str, number: int, b
     assert f"unsupported version {number} " in refusal(by_hand(f"{block} 00 01 00 00 00 {version}"))
 
 
-@pytest.mark.parametrize("version", ["01 00", "02 00"])
 @pytest.mark.parametrize(("code", "number"), [("02", 2), ("03", 3), ("80", 128), ("ff", 255)])
-def test_a_compression_that_is_not_supported_is_refused(version: str, code: str, number: int) -> None:
-    assert f"unsupported compression {number} " in refusal(by_hand(f"{code} 00 00 00 00 {version}"))
+def test_a_compression_that_is_not_supported_is_refused(code: str, number: int) -> None:
+    for data in (by_hand(f"{code} 00 00 00 00 01 00"), ended(by_hand(f"{code} 00 00 00 00"), BATCH)):
+        assert f"unsupported compression {number} " in refusal(data)
+
+
+def test_a_version_2_without_our_magic_may_be_a_later_one_of_opendatas() -> None:
+    assert refusal(by_hand("00 01 00 00 00 02 00")) == (
+        "unsupported version 2 of a batch: it may be a later format of OpenData's; this Penstock reads version 1 of "
+        "OpenData's, and its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (ended(bytes(5), BATCH, 3), "unsupported version 3 of a batch; this Penstock reads 2"),
+        (ended(bytes(5), HEAD), "it is not a batch: it ends in a manifest's head"),
+        (ended(bytes(5), SEGMENT), "it is not a batch: it ends in a segment"),
+        (ended(bytes(5), BATCH)[-13:], "a batch of 13 bytes is too small for its last 14"),
+        (ended(bytes(4), BATCH), "a batch of 18 bytes is too small for its footer of 19"),
+        (ended(bytes(5), BATCH, name="x"), "the checksum of a batch is wrong"),
+        (b"\x00" + ended(bytes(5), BATCH), "the checksum of a batch is wrong"),
+    ],
+)
+def test_a_batch_of_ours_whose_last_bytes_are_not_right_is_refused(data: bytes, says: str) -> None:
+    assert refusal(data).startswith(says)
+    with pytest.raises(CorruptData) as refused:
+        record_count(data)
+    assert str(refused.value).startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from penstock.buffer.batch import encode
 from penstock.errors import InvalidInput
 from penstock.records import Entry, records_from_arrow, values_to_arrow
 from tests.buffer.formats.by_hand import by_hand
+from tests.buffer.formats.trailers import BATCH, body_of, ended
+
+FOOTERS = {"opendata": 7, "arrow": 19}  # bytes behind the block
 
 EMPTY = by_hand("""
     00            # compression: none
@@ -165,19 +168,21 @@ def test_version_1_with_zstd_is_one_frame_around_the_block_and_a_plain_footer(
 @pytest.mark.parametrize("shape", BatchFormat)
 def test_zstd_packs_at_level_3(shape: BatchFormat) -> None:
     words = [f"{number * number} words in {number} rows".encode() for number in range(2_000)]
-    block = encode_batch(words, format=shape)[:-7]
+    size = -FOOTERS[shape]
+    block = encode_batch(words, format=shape)[:size]
     at_level = {level: pa.Codec("zstd", level).compress(block, asbytes=True) for level in (1, 3)}
     assert at_level[1] != at_level[3]
-    assert encode_batch(words, compression="zstd", format=shape)[:-7] == at_level[3]
+    assert encode_batch(words, compression="zstd", format=shape)[:size] == at_level[3]
 
 
 @pytest.mark.parametrize(("entries", "names", "count"), ARROW)
 def test_version_2_is_a_plain_arrow_stream_and_a_footer(entries: list[Entry], names: list[str], count: str) -> None:
     data = encode_batch(entries)
-    assert data[-7:] == by_hand(f"00 {count} 02 00")
+    assert data[-19:-14] == by_hand(f"00 {count}")
+    assert data == ended(body_of(data), BATCH)
     assert data[:4] == by_hand("ff ff ff ff")
-    assert data[-15:-7] == by_hand("ff ff ff ff 00 00 00 00"), "the end-of-stream marker"
-    stream = pa.ipc.open_stream(data[:-7])
+    assert data[-27:-19] == by_hand("ff ff ff ff 00 00 00 00"), "the end-of-stream marker"
+    stream = pa.ipc.open_stream(data[:-19])
     assert stream.schema == pa.schema([FIELDS[name] for name in names])
     assert not stream.schema.metadata
     (batch,) = list(stream)
@@ -189,11 +194,12 @@ def test_version_2_is_a_plain_arrow_stream_and_a_footer(entries: list[Entry], na
 def test_version_2_with_zstd_is_one_frame_around_the_same_stream(
     entries: list[Entry], names: list[str], count: str
 ) -> None:
-    plain = encode_batch(entries)[:-7]
+    plain = encode_batch(entries)[:-19]
     data = encode_batch(entries, compression="zstd")
-    assert data[-7:] == by_hand(f"01 {count} 02 00")
+    assert data[-19:-14] == by_hand(f"01 {count}")
+    assert data == ended(body_of(data), BATCH)
     assert data[:4] == by_hand("28 b5 2f fd")
-    unpacked = pa.decompress(data[:-7], decompressed_size=len(plain), codec="zstd", asbytes=True)
+    unpacked = pa.decompress(data[:-19], decompressed_size=len(plain), codec="zstd", asbytes=True)
     assert unpacked == plain
     stream = pa.ipc.open_stream(unpacked)
     assert stream.schema == pa.schema([FIELDS[name] for name in names])
@@ -201,7 +207,7 @@ def test_version_2_with_zstd_is_one_frame_around_the_same_stream(
 
 
 def test_version_2_holds_what_was_said_of_a_record() -> None:
-    columns = pa.ipc.open_stream(encode_batch([FULL, b"x"])[:-7]).read_next_batch()
+    columns = pa.ipc.open_stream(encode_batch([FULL, b"x"])[:-19]).read_next_batch()
     assert columns.column("value").to_pylist() == [b"v", b"x"]
     assert columns.column("key").to_pylist() == [b"k", None]
     assert columns.column("headers").to_pylist() == [[{"key": "a", "value": b"1"}, {"key": "a", "value": b"2"}], None]

@@ -14,22 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fuzz.targets
-from fuzz.corpus import BATCH, EVENT, HEAD, MANIFEST, SEGMENT, corpus
+from fuzz.corpus import BATCH, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, corpus
 from fuzz.mutations import make_input
 from fuzz.runner import run
 from fuzz.targets import TARGETS, WrongValue, change_manifest, read_batch, read_manifest
 from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.errors import CorruptData
+from tests.buffer.formats import trailers
+from tests.buffer.formats.trailers import ended
 
 ROOT = Path(__file__).parents[3]
 PLANTED = "tests.buffer.formats.planted_defects"
-BATCH_FOOTERS = st.builds(
-    lambda code, count, version: bytes([code, count, 0, 0, 0, version, 0]),
-    st.sampled_from([0, 1]),
-    st.integers(0, 4),
-    st.sampled_from([1, 2]),
-)
+BATCH_FOOTERS = st.builds(lambda code, count: bytes([code, count, 0, 0, 0]), st.sampled_from([0, 1]), st.integers(0, 4))
 MANIFEST_FOOTERS = st.builds(
     lambda count, following: bytes([count, 0, 0, 0, following, *bytes(15), 1, 0]), st.integers(0, 3), st.integers(0, 3)
 )
@@ -47,8 +44,9 @@ def test_some_thousand_inputs_are_values_or_corrupt_data() -> None:
 
 @given(st.binary(max_size=200), st.just(b"") | BATCH_FOOTERS)
 def test_any_bytes_are_a_batch_or_corrupt_data(block: bytes, footer: bytes) -> None:
-    with suppress(CorruptData):
-        read_batch(block + footer)
+    for data in (block + footer, block + footer + b"\x01\x00", ended(block + footer, trailers.BATCH)):
+        with suppress(CorruptData):
+            read_batch(data)
 
 
 @given(st.binary(max_size=200), st.just(b"") | MANIFEST_FOOTERS)
@@ -70,7 +68,7 @@ def test_an_input_follows_from_its_seed_and_number_alone() -> None:
     made = [make_input(first, 7, number) for number in range(300)]
     assert [make_input(second, 7, number) for number in reversed(range(300))] == made[::-1]
     assert len({each.data for each in made}) > 250
-    assert {each.kind for each in made} == {BATCH, MANIFEST, HEAD, SEGMENT, EVENT}
+    assert {each.kind for each in made} == {BATCH, MANIFEST, HEAD, SEGMENT, EVENT, LOG_OBJECT, PAYLOAD}
     assert [make_input(first, 8, number) for number in range(300)] != made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
@@ -19,11 +20,17 @@ from penstock.buffer.native_head import (
 )
 from penstock.buffer.segments import Segments
 from penstock.storage import MemoryStore
+from tests.buffer.formats.trailers import HEAD as HEAD_MAGIC
+from tests.buffer.formats.trailers import SEGMENT as SEGMENT_MAGIC
+from tests.buffer.formats.trailers import body_of, ended
 
 NAME = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg"
+UPPER = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAW.seg"
 
+ID = bytes(range(16))
 EMPTY = (
-    b"\x8a"  # a map of ten keys
+    b"\x8b"  # a map of eleven keys
+    b"\xa2id\xc4\x10\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"
     b"\xa8revision\x00"
     b"\xadnext_sequence\x00"
     b"\xa5epoch\x00"
@@ -35,10 +42,12 @@ EMPTY = (
     b"\xb1forgotten_through\x00"
     b"\xa5floor\x00"
     b"\xacfloor_set_at\x00"
-    b"\x02\x00"  # version: 2
+    b"\xbc\x8a\xab\x69\xea\x4a\x29\xb1"  # checksum
+    b"\x02\x00PSTM"  # version: 2, and the magic
 )
 FULL = (
-    b"\x8a"
+    b"\x8b"
+    b"\xa2id\xc4\x10\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"
     b"\xa8revision\x05"
     b"\xadnext_sequence\x04"
     b"\xa5epoch\x02"
@@ -59,9 +68,11 @@ FULL = (
     b"\xb1forgotten_through\x01"
     b"\xa5floor\x02"
     b"\xacfloor_set_at\x03"
-    b"\x02\x00"
+    b"\x3e\x58\xbb\xe4\xe9\x81\x02\xc4"
+    b"\x02\x00PSTM"
 )
 HEAD = Head(
+    id=ID,
     revision=5,
     next_sequence=4,
     epoch=2,
@@ -77,26 +88,29 @@ ENTRIES = (
     b"\x82\xa5level\x00\xa7entries\x92"
     b"\x95\x00\xa1a\x01\x0a\x90"  # sequence 0, location "a", 1 record, 10 bytes, no metadata
     b"\x95\x01\xa1b\x03\x0a\x91\x93\x00\xff\xc4\x00"  # start index 0, ingestion time -1, no payload
-    b"\x02\x00"
+    b"\xa2\x4b\x3b\x1b\x10\x23\xed\x80"  # of its file name too, which is NAME
+    b"\x02\x00PSTS"
 )
 INDEX = (
     b"\x82\xa5level\x01\xaareferences\x91"
     b"\x97\xd9\x3300000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg"
     b"\x00\x01\x04\x14\x05\x00"
-    b"\x02\x00"
+    b"\xa9\x41\xf6\x7b\x6c\xb6\xaa\x38"  # of its file name too, which is UPPER
+    b"\x02\x00PSTS"
 )
+BORN = msgspec.structs.replace(NEW, id=ID)
 HELD = (Entry(0, "a", 1, 10, ()), Entry(1, "b", 3, 10, (Item(0, -1, b""),)))
 
 
-@pytest.mark.parametrize(("data", "head"), [(EMPTY, NEW), (FULL, HEAD)], ids=["new", "full"])
+@pytest.mark.parametrize(("data", "head"), [(EMPTY, BORN), (FULL, HEAD)], ids=["new", "full"])
 def test_a_head_by_hand_is_read_and_written(data: bytes, head: Head) -> None:
     assert decode_head(data) == head
     assert encode_head(head) == data
 
 
 def test_the_keys_of_a_head_may_come_in_any_order() -> None:
-    revision, rest = b"\xa8revision\x05", FULL[1:-2].removeprefix(b"\xa8revision\x05")
-    assert decode_head(b"\x8a" + rest + revision + b"\x02\x00") == HEAD
+    first, rest = FULL[1:22], body_of(FULL)[22:]
+    assert decode_head(ended(b"\x8b" + rest + first, HEAD_MAGIC)) == HEAD
 
 
 def test_a_head_by_hand_is_what_a_manifest_shows() -> None:
@@ -124,17 +138,18 @@ def test_a_manifest_by_hand_is_read_with_its_segments() -> None:
 
 def test_an_index_by_hand_is_read() -> None:
     store = MemoryStore("native-golden-index")
-    upper = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAW.seg"
-    store.put(f"ingest/manifest.d/{upper}", INDEX)
+    store.put(f"ingest/manifest.d/{UPPER}", INDEX)
     store.put(f"ingest/manifest.d/{NAME}", ENTRIES)
     segments = Segments(store, "ingest/manifest", Names())
-    assert tuple(segments.entries([Reference(upper, 0, 1, 4, 20, 5, 1)], 0, 9)) == HELD
+    assert tuple(segments.entries([Reference(UPPER, 0, 1, 4, 20, 5, 1)], 0, 9)) == HELD
 
 
 def test_a_sealed_segment_is_the_bytes_by_hand() -> None:
     store = MemoryStore("native-golden-sealed")
     (reference,) = Segments(store, "ingest/manifest", Names()).seal(HELD, 0)
-    assert store.get(f"ingest/manifest.d/{reference.name}").data == ENTRIES
+    assert store.get(f"ingest/manifest.d/{reference.name}").data == ended(
+        body_of(ENTRIES), SEGMENT_MAGIC, name=reference.name
+    )
 
 
 def test_a_folded_segment_is_the_bytes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,5 +159,6 @@ def test_a_folded_segment_is_the_bytes_by_hand(monkeypatch: pytest.MonkeyPatch) 
     other = Reference(NAME.replace("00-", "02-"), 2, 2, 0, 0, 6, 0)
     (reference,) = Segments(store, "ingest/manifest", Names()).fold([one, other], 0)
     second = b"\x97\xd9\x3300000000000000000002-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg\x02\x02\x00\x00\x06\x00"
-    data = INDEX[:-2].replace(b"references\x91", b"references\x92") + second + b"\x02\x00"
-    assert store.get(f"ingest/manifest.d/{reference.name}").data == data
+    body = body_of(INDEX).replace(b"references\x91", b"references\x92") + second
+    data = store.get(f"ingest/manifest.d/{reference.name}").data
+    assert data == ended(body, SEGMENT_MAGIC, name=reference.name)

@@ -76,8 +76,8 @@ class Auditor:
             return
         for path in self._named(head):
             at = segment_time(path.removeprefix(f"{FOLDER}/")) if path.startswith(FOLDER) else location_time(path)
-            if at is not None and at < head.floor:
-                yield f"revision {head.revision} names {path} of {at}, below its floor {head.floor}"
+            if not head.may_name(at):
+                yield f"revision {head.revision} names {path} of {at}, and its floor is {head.floor}; {head.closed}"
         yield from self._wrong_counts(head)
 
     def _wrong_counts(self, head: Head) -> Iterator[str]:
@@ -102,6 +102,9 @@ class Auditor:
         for name in ("next_sequence", "epoch", "floor", "forgotten_through"):
             if getattr(head, name) < getattr(before, name):
                 yield f"{name} went back from {getattr(before, name)} to {getattr(head, name)}"
+        for first, last in before.closed:
+            if any(head.may_name(at) for at in (first, last)):
+                yield f"the range from {first} to {last} was closed and is not any more"
         yield from self._note_entries(head, before.next_sequence)
         yield from self._wrong_groups(before, head)
         yield from self._wrong_leaving(before, head)

@@ -19,7 +19,6 @@ from penstock.buffer.groups import Groups
 from penstock.buffer.manifest import Manifest
 from penstock.buffer.native_head import (
     MOST_IN_TAIL,
-    NEW,
     TAIL_BYTES,
     Entry,
     Group,
@@ -30,11 +29,13 @@ from penstock.buffer.native_head import (
     encode_head,
     entry_of,
     is_too_long,
+    unborn_head,
     version_of,
 )
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import values_to_arrow
 from penstock.storage import MemoryStore
+from tests.buffer.formats.trailers import HEAD, body_of, ended
 from tests.buffer.native.samples import ITEMS, LETTERS, U64, entry
 
 MANIFESTS = ["native"]
@@ -59,6 +60,7 @@ def heads(draw: st.DrawFn) -> Head:
     epoch = draw(U64)
     groups = st.builds(Group, st.integers(0, epoch), st.integers(first - 1, at - 1), st.text(LETTERS), U64)
     return Head(
+        id=draw(st.uuids()).bytes,
         revision=draw(U64),
         next_sequence=at,
         epoch=epoch,
@@ -81,7 +83,7 @@ def test_a_head_is_read_as_it_was_written(head: Head) -> None:
     assert Manifest.decode(data).head == head
 
 
-SMALL = NEW.changed(
+SMALL = unborn_head().changed(
     next_sequence=4,
     epoch=3,
     segments=(Reference(NAME, 0, 1, 4, 20, 7, 0),),
@@ -98,7 +100,7 @@ def plain() -> dict[str, Any]:
 
 
 def written(head: object) -> bytes:
-    return msgspec.msgpack.encode(head) + b"\x02\x00"
+    return ended(msgspec.msgpack.encode(head), HEAD)
 
 
 def test_the_sample_is_read_before_it_is_spoilt() -> None:
@@ -189,44 +191,64 @@ def test_a_field_that_cannot_be_is_told_by_its_name(key: str, value: object, fie
 
 @pytest.mark.parametrize("version", [0, 1, 3, 258])
 def test_another_version_is_told(version: int) -> None:
-    data = encode_head(SMALL)[:-2] + version.to_bytes(2, "little")
-    with pytest.raises(CorruptData, match=f"unsupported version {version} "):
-        decode_head(data)
+    body = body_of(encode_head(SMALL))
+    for data in (ended(body, HEAD, version), body + version.to_bytes(2, "little")):
+        with pytest.raises(CorruptData, match=f"unsupported version {version} "):
+            decode_head(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x02", b"\x02\x00", b"\xc0\x02\x00", b"\x91\x01\x02\x00"])
+NO_HEADS = [b"", b"\x02", b"\x02\x00", b"\xc0\x02\x00", b"PSTM", b"\x02\x00PSTM", *map(written, (None, [1], {}))]
+
+
+@pytest.mark.parametrize("data", NO_HEADS)
 def test_what_is_no_head_is_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptData):
         decode_head(data)
 
 
 def test_a_head_that_is_cut_anywhere_is_corrupt() -> None:
-    whole = encode_head(SMALL)[:-2]
-    for length in range(len(whole)):
-        with pytest.raises(CorruptData):
-            decode_head(whole[:length] + b"\x02\x00")
+    whole = encode_head(SMALL)
+    body = body_of(whole)
+    for length in range(len(body)):
+        for data in (ended(body[:length], HEAD), body[:length] + whole[len(body) :]):
+            with pytest.raises(CorruptData):
+                decode_head(data)
     with pytest.raises(CorruptData):
-        decode_head(whole + b"\x00\x02\x00")
+        decode_head(ended(body + b"\x00", HEAD))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_head_or_corrupt(data: bytes) -> None:
-    with suppress(CorruptData):
-        decode_head(data + b"\x02\x00")
+    for whole in (data, data + b"\x02\x00", data + b"PSTM", ended(data, HEAD)):
+        with suppress(CorruptData):
+            decode_head(whole)
 
 
 @given(st.data())
-def test_a_head_with_any_bytes_changed_is_a_head_or_corrupt(data: st.DataObject) -> None:
-    spoilt = bytearray(encode_head(SMALL))
+def test_a_head_with_any_bytes_changed_is_a_head_or_corrupt_even_where_its_checksum_is_right(
+    data: st.DataObject,
+) -> None:
+    spoilt = bytearray(body_of(encode_head(SMALL)))
     for _ in range(data.draw(st.integers(1, 4))):
-        spoilt[data.draw(st.integers(0, len(spoilt) - 3))] = data.draw(st.integers(0, 255))
+        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))
     with suppress(CorruptData):
-        assert isinstance(decode_head(bytes(spoilt)), Head)
+        assert isinstance(decode_head(ended(bytes(spoilt), HEAD)), Head)
+
+
+@given(st.data())
+def test_a_head_with_any_bytes_changed_is_corrupt(data: st.DataObject) -> None:
+    whole = encode_head(SMALL)
+    spoilt = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        spoilt[data.draw(st.integers(0, len(spoilt) - 1))] = data.draw(st.integers(0, 255))
+    if spoilt != whole:
+        with pytest.raises(CorruptData):
+            decode_head(bytes(spoilt))
 
 
 def test_deep_nesting_is_corrupt() -> None:
     with pytest.raises(CorruptData):
-        decode_head(b"\x91" * 100_000 + b"\xc0\x02\x00")
+        decode_head(ended(b"\x91" * 100_000 + b"\xc0", HEAD))
 
 
 def test_a_head_that_was_just_read_is_never_changed() -> None:
@@ -272,7 +294,7 @@ def test_a_tail_is_full_at_32_kib() -> None:
     assert is_too_long((entry(0, "x" * (TAIL_BYTES - around + 1)),))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x02\x00", b"\x81\xa1a\x01\x02\x00", b"\x80\x03\x00"])
+@pytest.mark.parametrize("data", [b"", b"\x02\x00", written({}), written({"a": 1}), ended(b"\x80", HEAD, 3)])
 def test_whoever_reads_a_broken_head_hears_which_it_is(data: bytes, fresh_name: str) -> None:
     store = MemoryStore(fresh_name)
     store.put("ingest/manifest", data)

@@ -141,8 +141,14 @@ def test_a_transaction_that_comes_again_is_success_and_appends_nothing(store: Co
     before = head_of(store)
     again = put(queue_on(store), new(2, 10), Transaction("query", 7))
     assert again == Enqueued(False, 0, was_there=True)
-    earlier = put(queue_on(store), new(2, 20), Transaction("query", 3))
-    assert earlier == Enqueued(False, None, was_there=True)
+    assert head_of(store) == before
+
+
+def test_a_transaction_before_the_last_is_refused_and_appends_nothing(store: Counted) -> None:
+    put(queue_on(store), new(2), Transaction("query", 7))
+    before = head_of(store)
+    with pytest.raises(InvalidInput, match="'query' comes with transaction 3, and 7 is its last one"):
+        put(queue_on(store), new(2, 20), Transaction("query", 3))
     assert head_of(store) == before
 
 

@@ -20,9 +20,11 @@ from penstock.buffer.segments import Segments, segment_time
 from penstock.errors import CorruptData, NotFound
 from penstock.storage import MemoryStore
 from penstock.storage.object_store import Data
+from tests.buffer.formats.trailers import HEAD, SEGMENT, body_of, ended
 from tests.buffer.native.samples import FOLDER, ITEMS, LETTERS, MANIFEST, U64, Counted, entry
 
 MANIFESTS = ["native"]
+NAME = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg"
 CLOCK = 1_700_000_000.0
 COUNTS = st.none() | st.integers(0, 9)
 
@@ -217,11 +219,11 @@ def test_a_segment_that_is_gone_is_told_by_its_path(pair: Pair) -> None:
 
 
 def raw(level: int, **held: object) -> bytes:
-    return msgspec.msgpack.encode({"level": level, **held}) + b"\x02\x00"
+    return ended(msgspec.msgpack.encode({"level": level, **held}), SEGMENT, name=NAME)
 
 
 PLAIN = [[0, "x", 1, 1, []], [1, "x", 1, 1, []]]
-CHILD = ["00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 1, 1, 1, 0]
+CHILD = [NAME, 0, 1, 1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,16 @@ CHILD = ["00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 1, 1, 1, 0
         (0, b"", "too small"),
         (0, b"\x02", "too small"),
         (0, raw(0, entries=PLAIN)[:-2] + b"\x03\x00", "unsupported version 3"),
-        (0, raw(0, entries=PLAIN)[:-3] + b"\x02\x00", "cannot be read"),
+        (0, ended(body_of(raw(0, entries=PLAIN)), SEGMENT, 3, NAME), "unsupported version 3 of a segment"),
+        (
+            0,
+            ended(body_of(raw(0, entries=PLAIN)), HEAD, name=NAME),
+            "it is not a segment: it ends in a manifest's head",
+        ),
+        (0, ended(body_of(raw(0, entries=PLAIN)), SEGMENT), "checksum"),
+        (0, ended(body_of(raw(0, entries=PLAIN)), SEGMENT, name=NAME.replace("5FAV", "5FAW")), "checksum"),
+        (0, raw(0, entries=PLAIN)[1:], "checksum"),
+        (0, ended(body_of(raw(0, entries=PLAIN))[:-1], SEGMENT, name=NAME), "cannot be read"),
         (0, raw(0, entries=PLAIN, more=1), "unknown field `more`"),
         (0, raw(0, entries=[[*PLAIN[0], 5]]), "entries"),
         (0, raw(0, entries=[PLAIN[0], [3, "x", 1, 1, []]]), "entries: sequence 3 is there where 1 is due"),
@@ -240,7 +251,11 @@ CHILD = ["00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 1, 1, 1, 0
         (0, raw(1, references=[CHILD]), "level: it is 1, and its reference says 0"),
         (1, raw(0, entries=PLAIN), "level: it is 0, and its reference says 1"),
         (1, raw(1, references=[]), "it holds"),
+        (1, raw(1, references=[CHILD], entries=PLAIN), "level: it is 1, and it holds 2 entries and 1 references"),
+        (0, raw(0, references=[CHILD], entries=PLAIN), "level: it is 0, and it holds 2 entries and 1 references"),
         (1, raw(1, references=[[*CHILD[:6], 1]]), "level"),
+        (2, raw(2, references=[CHILD]), "level: .* has 0 in a segment of 2"),
+        (66, raw(66, references=[[*CHILD[:6], 65]]), "level 65, and the highest is 64"),
         (1, raw(1, references=[CHILD, CHILD]), "segments"),
         (1, raw(1, references=[["", *CHILD[1:]]]), "segments"),
         (1, raw(1, references=[[*CHILD[:3], -1, *CHILD[4:]]]), "references"),
@@ -250,7 +265,7 @@ CHILD = ["00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 1, 1, 1, 0
 def test_a_segment_that_cannot_be_is_told_by_its_path_and_field(
     pair: Pair, level: int, data: bytes, complaint: str
 ) -> None:
-    reference = Reference("00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 2, 2, 1, level)
+    reference = Reference(NAME, 0, 1, 2, 2, 1, level)
     pair.store.put(f"{FOLDER}/{reference.name}", data)
     with pytest.raises(CorruptData, match=complaint) as told:
         pair.reading.read(reference)
@@ -260,7 +275,8 @@ def test_a_segment_that_cannot_be_is_told_by_its_path_and_field(
 @given(st.binary(max_size=100), st.integers(0, 2))
 def test_any_bytes_are_a_segment_or_corrupt(data: bytes, level: int) -> None:
     store = MemoryStore("native-segments-fuzz")
-    reference = Reference("00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg", 0, 1, 2, 2, 1, level)
-    store.put(f"{FOLDER}/{reference.name}", data + b"\x02\x00")
-    with suppress(CorruptData):
-        segments_on(store).read(reference)
+    reference = Reference(NAME, 0, 1, 2, 2, 1, level)
+    for whole in (data, data + b"PSTS", ended(data, SEGMENT, name=NAME)):
+        store.put(f"{FOLDER}/{reference.name}", whole)
+        with suppress(CorruptData):
+            segments_on(store).read(reference)

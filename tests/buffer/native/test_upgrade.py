@@ -19,7 +19,7 @@ from penstock.buffer.opendata_manifest import OpenDataManifest
 from penstock.buffer.upgrading import Upgrade, upgrade
 from penstock.errors import CorruptData, Fenced, InvalidInput, OutcomeUnknown, StorageError
 from penstock.records import values_to_arrow
-from penstock.storage import LocalStore, MemoryStore, Object, ObjectStore
+from penstock.storage import LocalStore, MemoryStore, Object, ObjectStore, Reserve
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.blocks import NAME, Time, appender, queued, write
@@ -182,7 +182,7 @@ def test_a_read_that_fails_while_a_doubt_is_settled_fails_nobody(store: Counted,
 
         def get(self, path: str) -> Object:
             found = faulty.get(path)
-            if found.data[-2:] == b"\x02\x00" and path == MANIFEST:
+            if found.data[-4:] == b"PSTM" and path == MANIFEST:
                 self.calls["of version 2"] += 1
                 if self.calls["of version 2"] > 1 and self.left:
                     self.left -= 1
@@ -222,7 +222,8 @@ def test_a_named_block_that_is_sent_again_after_the_upgrade_is_not_appended(stor
         "query": (4, 2)
     }
     assert not block(store, 4)
-    assert not block(store, 3)
+    with pytest.raises(InvalidInput, match="comes with transaction 3, and 4 is its last one"):
+        block(store, 3)
     assert block(store, 5)
     assert head_of(store).next_sequence == 6
 
@@ -275,7 +276,7 @@ def test_a_consumer_that_was_fenced_before_the_upgrade_hears_when(store: Counted
         first.read(epoch)
 
 
-@pytest.mark.parametrize("spoiled", [b"\x81\xa1a\x01\x02\x00", b"\x02\x00", b"\x03\x00", b"\x07"])
+@pytest.mark.parametrize("spoiled", [b"\x81\xa1a\x01PSTM", b"PSTM", b"\x02\x00", b"\x03\x00", b"\x07"])
 def test_what_is_no_head_is_no_upgraded_one(store: Counted, spoiled: bytes) -> None:
     store.put(MANIFEST, spoiled)
     with pytest.raises(CorruptData, match=rf"{store.url}/{MANIFEST}: "):
@@ -432,9 +433,9 @@ def kill_at(parent: Parent, root: str, when: str) -> None:
     """Upgrade, tell the test at its write, and stay there."""
 
     class Stopping(LocalStore):
-        def put_if_match(self, path: str, data: Data, version: str) -> str:
+        def put_if_match(self, path: str, data: Data, version: str, *, reserve: Reserve | None = None) -> str:
             if when == "after":
-                super().put_if_match(path, data, version)
+                super().put_if_match(path, data, version, reserve=reserve)
             parent.tell(when)
             parent.wait()
             raise OutcomeUnknown("it was not killed")

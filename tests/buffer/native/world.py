@@ -1,12 +1,15 @@
 """Producers, writers with names, groups, administrators and collectors of one buffer, whose store goes wrong.
 
-One thread, all from a seed. Before and after every call to the store somebody else may take whole steps, hours may
-pass, and whoever is in the call may die; every host has a clock of its own, wrong by up to a day. The code is the real
-one down to the store; the bounds of the head are small, so that everything is sealed and folded all the time.
+One thread, all from a seed: also the names of objects and writers, and every clock. Before and after every call to the
+store other hosts may take whole steps, hours may pass, and the host in the call may die; every host has a clock of its
+own, wrong by up to a day, and in some worlds by ten years for single calls. The code is the real one down to the store;
+the bounds of the head are small, so that
+everything is sealed and folded all the time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 from collections import Counter
@@ -39,6 +42,7 @@ GROUPS = (DEFAULT_GROUP, "audit", "late")
 STEPS = 24
 DEEPEST = 3
 RATES = (0.0, 0.0, 0.03, 0.1, 0.25)
+LEAPS = (40 * DAY, 3_650 * DAY, -3_650 * DAY)
 SKEWS = (0.0, 0.0, 0.0, 3.0, -3.0, 900.0, -900.0, DAY, -DAY)
 
 
@@ -81,40 +85,48 @@ class Call:
 
 
 class Interrupted:
-    """A host's way to the store: before and after each call the world goes on."""
+    """A host's way to the store: before and after each call the world goes on. `note` gets each call and answer."""
 
-    def __init__(self, below: ObjectStore, between: Callable[[], None]) -> None:
+    def __init__(self, below: ObjectStore, between: Callable[[], None], note: Callable[[str], None]) -> None:
         self._below = below
         self._between = between
+        self._note = note
 
     @property
     def url(self) -> str:
         return self._below.url
 
     def get(self, path: str) -> Object:
-        return self._do(lambda: self._below.get(path))
+        return self._do(f"get {path}", lambda: self._below.get(path))
 
     def head(self, path: str) -> ObjectMeta:
-        return self._do(lambda: self._below.head(path))
+        return self._do(f"head {path}", lambda: self._below.head(path))
 
     def put(self, path: str, data: Data) -> str:
-        return self._do(lambda: self._below.put(path, data))
+        return self._do(f"put {path} {data!r}", lambda: self._below.put(path, data))
 
     def put_if_absent(self, path: str, data: Data) -> str:
-        return self._do(lambda: self._below.put_if_absent(path, data))
+        return self._do(f"put_if_absent {path} {data!r}", lambda: self._below.put_if_absent(path, data))
 
     def put_if_match(self, path: str, data: Data, version: str) -> str:
-        return self._do(lambda: self._below.put_if_match(path, data, version))
+        return self._do(f"put_if_match {path} {data!r}", lambda: self._below.put_if_match(path, data, version))
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return iter(self._do(lambda: list(self._below.list_objects(prefix))))
+        return iter(self._do(f"list_objects {prefix}", lambda: list(self._below.list_objects(prefix))))
 
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        return self._do(lambda: self._below.delete(list(paths)))
+        listed = list(paths)
+        return self._do(f"delete {listed}", lambda: self._below.delete(listed))
 
-    def _do(self, call: Callable[[], T]) -> T:
+    def _do(self, what: str, call: Callable[[], T]) -> T:
         self._between()
-        answer = call()
+        self._note(what)
+        try:
+            answer = call()
+        except Exception as error:
+            self._note(type(error).__name__)
+            raise
+        self._note(type(answer).__name__)
         self._between()
         return answer
 
@@ -148,7 +160,9 @@ class World:
 
     def __init__(self, seed: int, rules: Rules) -> None:
         self._random = random.Random(seed)
+        self._randomness = random.Random(seed).randbytes  # of its own: a name more does not change what happens
         self._rules = rules
+        self._trace = hashlib.sha256()
         self.now = 1_700_000_000.0
         self.memory = Watched(f"native-world-{seed}", clock=lambda: self.now)
         self.auditor = self.memory.auditor = Auditor(self.memory)
@@ -165,6 +179,7 @@ class World:
         self._is_quiet = False
         self._deaths = self._random.choice((0.0, 0.0, 0.002, 0.01))
         self._busyness = self._random.choice((0.0, 0.02, 0.08))
+        self._leaps = self._random.choice((0.0, 0.0, 0.1, 0.4))
         self._drops = self._random.choice((0.0, 0.0, 0.03))
         self.payloads: dict[str, str] = {}
         self.calls: list[tuple[str, Call]] = []
@@ -200,7 +215,7 @@ class World:
         self.complaints += self.auditor.complaints
         self.complaints += self._wrong_with_the_whole()
         self.events += self.faulty_events()
-        return Outcome(self.complaints, self.events)
+        return Outcome(self.complaints, self.events, self._trace.hexdigest())
 
     def faulty_events(self) -> Counter[str]:
         return Counter({f"fault {fault.name}": times for fault, times in self.faulty.met.items()})
@@ -211,15 +226,29 @@ class World:
         name, skew = f"{kind}-{next(self._hosts)}", self._random.choice(SKEWS)
 
         def clock() -> float:
-            return self.now + skew
+            if self._is_quiet or self._random.random() >= self._leaps:
+                return self.now + skew
+            self.events["a clock was wrong for one call"] += 1
+            return self.now + self._random.choice(LEAPS)
 
-        store = Interrupted(self.faulty, self._between)
-        names = Names(clock)
+        store = Interrupted(self.faulty, self._between, lambda what: self._note(f"{name} {what}"))
+        names = Names(clock, self._randomness)
         queue = BufferQueue(
             store, MANIFEST, kind, names=names, group=group, clock=clock, sleep=self._pause, jitter=self._random.random
         )
-        queue._native = self._rules.queue(queue._opendata.manifest_object, names, group, owner=name, clock=clock)
+        queue._native = self._rules.queue(
+            queue._opendata.manifest_object,
+            names,
+            group,
+            owner=name,
+            clock=clock,
+            uptime=lambda: self.now,
+            sealing_threads=1,
+        )
         return Host(name, store, clock, queue, names, group=group)
+
+    def _note(self, what: str) -> None:
+        self._trace.update(f"{self.now!r} {what}\n".encode())
 
     def _between(self) -> None:
         self.now += self._random.random()
@@ -398,6 +427,7 @@ class World:
             self.events[f"a collector met {type(error).__name__}"] += 1
         else:
             self.events["collected"] += report.deleted
+            self.events["a range was closed"] += bool(self.auditor.head and self.auditor.head.closed)
 
     # The whole.
 
@@ -413,7 +443,7 @@ class World:
             for location, sequence in call.places.items():
                 if self.auditor.locations[sequence : sequence + 1] != [location]:
                     yield f"{location} was said to be at {sequence}"
-        for name in {name for name, _ in self.calls}:
+        for name in sorted({name for name, _ in self.calls}):
             numbers = [int(payload.rpartition("/")[2]) for payload in there if payload.startswith(f"{name}/")]
             if numbers != sorted(numbers):
                 yield f"order: those of {name} came as {numbers}"
@@ -422,10 +452,11 @@ class World:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was wrong in a run, if anything, and what came up in it."""
+    """What was wrong in a run, if anything, what came up in it, and a hash of every call to the store and its time."""
 
     complaints: list[str]
     events: Counter[str]
+    trace: str
 
 
 @contextmanager
@@ -448,6 +479,7 @@ def run(seed: int, rules: Rules | None = None) -> Outcome:
     rules = rules or Rules()
     with small_bounds(rules.patches):
         world = World(seed, rules)
-        outcome = world.run()
-    MemoryStore.delete(world.memory, [meta.path for meta in world.memory.list_objects()])
-    return outcome
+        try:
+            return world.run()
+        finally:
+            MemoryStore.delete(world.memory, [meta.path for meta in world.memory.list_objects()])

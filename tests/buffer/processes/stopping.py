@@ -42,9 +42,11 @@ class Stop:
 
 OWNER_CLAIMED = Stop("after", "put_if", ".owner")
 OBJECT_WRITTEN = Stop("after", "put", ".batch")
-MANIFEST_READ = Stop("after", "get", "/manifest")
-MANIFEST_NOT_WRITTEN = Stop("before", "put_if", "/manifest")
-MANIFEST_WRITTEN = Stop("after", "put_if", "/manifest")
+MANIFEST_READ = Stop("after", "get", "/manifest", 2)  # by the first batch: once it is when the producer is opened
+MANIFEST_CREATED = Stop("after", "put_if_absent", "/manifest")
+ID_WRITTEN = Stop("after", "put_if_absent", "/manifest.id")
+MANIFEST_NOT_WRITTEN = Stop("before", "put_if_match", "/manifest")
+MANIFEST_WRITTEN = Stop("after", "put_if_match", "/manifest")
 HANDLE_NOT_TOLD = Stop("before", "tell", "handle")
 HANDLE_TOLD = Stop("after", "tell", "handle")
 ACKED = Stop("after", "ack", "batch")

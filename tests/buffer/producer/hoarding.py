@@ -23,9 +23,15 @@ ROOM = 8 << 20
 
 _CONFIG = ProducerConfig(max_buffered_bytes=ROOM, max_buffered_inputs=1 << 30)  # bytes alone limit them
 _KIB, _MIB, _MANY = 1 << 10, 1 << 20, 1 << 18
+_OBJECT = 48  # bytes that a tiny entry takes at least, as an object of its own
 _MOST_ENTRIES = ROOM // 4  # a place in an Arrow column costs four bytes, with or without anything in it
 
 INPUTS: dict[str, Callable[[], Iterable[bytes | list[bytes]]]] = {
+    # Three times the room is enough of these: it is the number of calls that takes time.
+    "a tiny entry a call": lambda: (b"%07d" % number for number in range(3 * ROOM // _OBJECT)),
+    "lists of a few tiny entries": lambda: (
+        [b"%07d" % (4 * number + place) for place in range(4)] for number in range(3 * ROOM // (4 * _OBJECT))
+    ),
     "a small entry a call": lambda: (b"x" * 4000 for _ in range(10 * ROOM // 4000)),
     "an entry a call": lambda: (b"x" * (64 * _KIB) for _ in range(10 * ROOM // (64 * _KIB))),
     "a large entry a call": lambda: (b"x" * (3 * _MIB) for _ in range(10 * ROOM // (3 * _MIB))),

@@ -11,7 +11,17 @@ from penstock.storage import ObjectStore
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta
 
 Step: TypeAlias = Literal[
-    "read manifest", "write manifest", "read owner", "write owner", "read data", "write data", "list", "delete"
+    "read manifest",
+    "create manifest",
+    "write manifest",
+    "read id",
+    "write id",
+    "read owner",
+    "write owner",
+    "read data",
+    "write data",
+    "list",
+    "delete",
 ]
 Hook: TypeAlias = Callable[[], object]
 Answer = TypeVar("Answer")
@@ -73,7 +83,10 @@ class HookedStore:
         return self._take(_step("write", path), lambda: self._store.put(path, data))
 
     def put_if_absent(self, path: str, data: Data) -> str:
-        return self._take(_step("write", path), lambda: self._store.put_if_absent(path, data))
+        step = _step("write", path)
+        # The manifest that a buffer begins with is empty: it is there before anything is enqueued.
+        step = "create manifest" if step == "write manifest" else step
+        return self._take(step, lambda: self._store.put_if_absent(path, data))
 
     def put_if_match(self, path: str, data: Data, version: str) -> str:
         return self._take(_step("write", path), lambda: self._store.put_if_match(path, data, version))
@@ -105,4 +118,6 @@ def _step(verb: Literal["read", "write"], path: str) -> Step:
         return "read data" if verb == "read" else "write data"
     if path.endswith("/.owner"):
         return "read owner" if verb == "read" else "write owner"
+    if path.endswith(".id"):
+        return "read id" if verb == "read" else "write id"
     return "read manifest" if verb == "read" else "write manifest"

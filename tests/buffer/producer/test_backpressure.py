@@ -118,7 +118,7 @@ def test_entries_without_a_byte_take_room_too(
 
 
 def test_headers_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
-    producer = open_producer(hanging, max_buffered_bytes=1 << 20)
+    producer = open_producer(hanging, max_buffered_bytes=1 << 20, format="arrow")
     record = Record(b"", headers=[("", b"")] * (1 << 17))  # at least 8 bytes each in columns: a room full of them
 
     def fill() -> None:

@@ -58,7 +58,7 @@ def test_metadata_count_towards_the_size_of_a_batch(memory: ObjectStore, open_pr
 def test_everything_that_a_record_has_counts_towards_the_size_of_a_batch(
     memory: ObjectStore, open_producer: OpenProducer, record: Record | list[Record]
 ) -> None:
-    producer = open_producer(memory, flush_size_bytes=24)
+    producer = open_producer(memory, flush_size_bytes=24, format="arrow")
     assert producer.produce(record).result(PATIENCE).sequence == 0
 
 

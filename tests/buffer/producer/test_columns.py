@@ -29,13 +29,13 @@ def stored(store: ObjectStore) -> list[Record]:
 
 
 def test_columns_are_stored_as_the_records_they_are(store: ObjectStore, open_producer: OpenProducer) -> None:
-    with open_producer(store) as producer:
+    with open_producer(store, format="arrow") as producer:
         producer.produce(records_to_arrow(RECORDS))
     assert stored(store) == RECORDS
 
 
 def test_a_slice_of_columns_is_stored_alone(memory: ObjectStore, open_producer: OpenProducer) -> None:
-    with open_producer(memory) as producer:
+    with open_producer(memory, format="arrow") as producer:
         producer.produce(records_to_arrow(RECORDS).slice(1, 1))
     assert stored(memory) == RECORDS[1:2]
 
@@ -44,7 +44,7 @@ def test_columns_in_another_order_are_stored_in_that_of_records(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
     columns = records_to_arrow(RECORDS)
-    with open_producer(memory) as producer:
+    with open_producer(memory, format="arrow") as producer:
         producer.produce(columns.select(list(reversed(columns.schema.names))))
     (entry,) = queue(memory)
     assert decode_batch(memory.get(entry.location).data).equals(columns)
@@ -53,7 +53,7 @@ def test_columns_in_another_order_are_stored_in_that_of_records(
 def test_columns_come_between_entries_in_the_order_of_the_calls(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
-    with open_producer(memory) as producer:
+    with open_producer(memory, format="arrow") as producer:
         producer.produce(b"first")
         producer.produce(values_to_arrow([b"second", b"third"]))
         producer.produce([b"fourth"])
@@ -87,7 +87,7 @@ def test_a_slice_counts_with_its_own_bytes(memory: ObjectStore, open_producer: O
 
 
 def test_keys_headers_and_timestamps_count_too(memory: ObjectStore, open_producer: OpenProducer) -> None:
-    producer = open_producer(memory, flush_size_bytes=24)
+    producer = open_producer(memory, flush_size_bytes=24, format="arrow")
     columns = records_to_arrow([Record(b"", key=b"k" * 24)])
     assert producer.produce(columns).result(PATIENCE).sequence == 0
 

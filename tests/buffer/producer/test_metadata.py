@@ -35,6 +35,14 @@ def test_each_call_has_its_item_with_its_start_its_time_and_its_payload(
     ]
 
 
+def test_before_1970_too_a_call_has_its_own_time_and_payload(memory: ObjectStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(memory, clock=itertools.count(-10.0, 5).__next__)
+    producer.produce(b"a", b"first")
+    producer.produce(b"b")
+    producer.flush()
+    assert [entry.metadata for entry in queue(memory)] == [(Metadata(0, -10_000, b"first"), Metadata(1, -5_000, b""))]
+
+
 @pytest.mark.parametrize("payload", [b"", b"same"])
 def test_neighbours_with_the_same_time_and_payload_share_an_item(
     store: ObjectStore, open_producer: OpenProducer, payload: bytes

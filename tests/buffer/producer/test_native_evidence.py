@@ -153,7 +153,7 @@ def test_the_head_says_what_a_producer_did_last(store: ObjectStore, open_produce
     for number in range(3):
         producer.produce(b"%d" % number).result(PATIENCE)
     (writer,) = Writers(store).list().values()
-    assert writer == Writer(2, 2, 3, 1_700_000_000_000, is_named=False)
+    assert writer == Writer(2, 2, 4, 1_700_000_000_000, is_named=False)
 
 
 def test_each_producer_is_a_writer_of_its_own(store: ObjectStore, open_producer: OpenProducer) -> None:

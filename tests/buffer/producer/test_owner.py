@@ -1,12 +1,15 @@
-"""`<prefix>/.owner` names the manifest that a prefix belongs to; a producer of another one is refused."""
+"""`<prefix>/.owner` says which buffer a prefix belongs to; a producer of another one is refused."""
 
 from __future__ import annotations
 
 import threading
+from uuid import UUID
 
 import pytest
 
 from penstock import ObjectStore
+from penstock.buffer import Manifest
+from penstock.buffer.ownership import Owner
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
@@ -15,6 +18,19 @@ from tests.buffer.producer.looking import data_objects, entries, queue
 from tests.processes import PATIENCE
 
 OWNER = "ingest/.owner"
+STRANGER = UUID(int=7)
+BY_ANOTHER = Owner(STRANGER, "other/manifest", "ingest").encode()
+
+
+def owner_of(store: ObjectStore, manifest: str = "ingest/manifest", prefix: str = "ingest") -> Owner:
+    """What the buffer that is there claims its prefix with."""
+    found = Manifest.read(store, manifest).id
+    assert found is not None
+    return Owner(found, manifest, prefix)
+
+
+def claim_as_it_is(store: ObjectStore) -> None:
+    store.put_if_absent(OWNER, owner_of(store).encode())
 
 
 def refuse() -> None:
@@ -22,22 +38,24 @@ def refuse() -> None:
 
 
 def test_the_first_batch_claims_the_prefix_for_its_manifest(store: ObjectStore, open_producer: OpenProducer) -> None:
-    producer = open_producer(store, data_path_prefix="a/b", manifest_path="queues/mänifest")
+    producer = open_producer(store, data_path_prefix="a/b", manifest_path="queues/m1")
     with pytest.raises(NotFound):
         store.get("a/b/.owner")
     producer.produce(b"x")
     producer.flush()
-    assert store.get("a/b/.owner").data == "queues/mänifest".encode()
+    assert store.get("a/b/.owner").data == owner_of(store, "queues/m1", "a/b").encode()
 
 
 def test_the_prefix_is_claimed_before_anything_is_written_there(
-    memory: ObjectStore, open_producer: OpenProducer
+    memory: ObjectStore, open_producer: OpenProducer, manifest: str
 ) -> None:
     store = HookedStore(memory)
     producer = open_producer(store)
     producer.produce(b"x")
     producer.flush()
-    assert [step for step in store.steps if step.startswith("write")] == ["write owner", "write data", "write manifest"]
+    writes = [step for step in store.steps if step.startswith(("write", "create"))]
+    birth = ["create manifest"] if manifest == "native" else ["write id", "create manifest"]
+    assert writes == [*birth, "write owner", "write data", "write manifest"]
 
 
 def test_a_claim_is_made_once(store: ObjectStore, open_producer: OpenProducer) -> None:
@@ -62,18 +80,18 @@ def test_a_prefix_that_is_owned_is_not_asked_about_with_each_batch(
 
 def test_the_claim_of_another_is_never_overwritten(store: ObjectStore, open_producer: OpenProducer) -> None:
     hooked = HookedStore(store)
-    hooked.before("write owner", lambda: store.put_if_absent(OWNER, b"other/manifest"), times=1)
+    hooked.before("write owner", lambda: store.put_if_absent(OWNER, BY_ANOTHER), times=1)
     handle = open_producer(hooked, flush_size_bytes=1).produce(b"x")
     with pytest.raises(InvalidInput, match="'other/manifest'"):
         handle.result(PATIENCE)
-    assert store.get(OWNER).data == b"other/manifest"
+    assert store.get(OWNER).data == BY_ANOTHER
 
 
 def test_a_prefix_that_somebody_claimed_meanwhile_for_the_same_manifest_is_fine(
     store: ObjectStore, open_producer: OpenProducer
 ) -> None:
     hooked = HookedStore(store)
-    hooked.before("write owner", lambda: store.put_if_absent(OWNER, b"ingest/manifest"), times=1)
+    hooked.before("write owner", lambda: claim_as_it_is(store), times=1)
     assert open_producer(hooked, flush_size_bytes=1).produce(b"x").result(PATIENCE).sequence == 0
 
 
@@ -81,12 +99,14 @@ def test_a_producer_of_another_manifest_is_refused_when_it_is_made(
     store: ObjectStore, open_producer: OpenProducer
 ) -> None:
     open_producer(store, flush_size_bytes=1).produce(b"x").result(PATIENCE)
-    with pytest.raises(InvalidInput, match="'ingest/manifest', not to 'ingest/another'"):
+    with pytest.raises(
+        InvalidInput, match=f"{owner_of(store).id} with the manifest 'ingest/manifest', and there is no"
+    ):
         open_producer(store, manifest_path="ingest/another")
 
 
 def test_a_producer_that_is_refused_leaves_no_thread(memory: ObjectStore, open_producer: OpenProducer) -> None:
-    memory.put(OWNER, b"other/manifest")
+    memory.put(OWNER, BY_ANOTHER)
     before = set(threading.enumerate())
     with pytest.raises(InvalidInput):
         open_producer(memory)
@@ -109,7 +129,7 @@ def test_buffers_with_a_prefix_each_share_a_store(store: ObjectStore, open_produ
 def test_where_the_store_hangs_at_first_the_handles_are_refused(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
 ) -> None:
-    memory.put(OWNER, b"other/manifest")
+    memory.put(OWNER, BY_ANOTHER)
     store, gate = HookedStore(memory), new_gate()
     store.before("read owner", gate)
     producer = open_producer(store, flush_size_bytes=1)  # it does not wait for a store that hangs
@@ -123,7 +143,7 @@ def test_where_the_store_hangs_at_first_the_handles_are_refused(
 def test_where_the_store_fails_at_first_the_handles_are_refused(
     store: ObjectStore, open_producer: OpenProducer
 ) -> None:
-    store.put(OWNER, b"other/manifest")
+    store.put(OWNER, BY_ANOTHER)
     hooked = HookedStore(store)
     hooked.before("read owner", refuse, times=1)
     producer = open_producer(hooked, flush_size_bytes=1)
@@ -136,7 +156,9 @@ def test_of_two_manifests_the_first_to_write_owns_the_prefix(store: ObjectStore,
     first = open_producer(store, flush_size_bytes=1)
     second = open_producer(store, flush_size_bytes=1, manifest_path="ingest/another")
     first.produce(b"x").result(PATIENCE)
-    with pytest.raises(InvalidInput, match="'ingest/manifest', not to 'ingest/another'"):
+    with pytest.raises(
+        InvalidInput, match="'ingest/manifest', and there is no buffer with an id behind 'ingest/another'"
+    ):
         second.produce(b"y").result(PATIENCE)
     assert len(data_objects(store)) == 1
 
@@ -160,7 +182,7 @@ def test_a_claim_whose_outcome_is_not_known_is_looked_at_again(
     handle = open_producer(faulty, flush_size_bytes=1).produce(b"x")
     assert handle.result(PATIENCE).sequence == 0
     with faulty.quiet():
-        assert store.get(OWNER).data == b"ingest/manifest"
+        assert store.get(OWNER).data == owner_of(store).encode()
 
 
 def test_a_prefix_that_can_never_be_claimed_fails_the_handles(memory: ObjectStore, open_producer: OpenProducer) -> None:
@@ -178,4 +200,4 @@ def test_a_claim_that_failed_is_made_again_with_the_next_batch(store: ObjectStor
     with pytest.raises(StorageError, match="no answer"):
         producer.produce(b"lost").result(PATIENCE)
     producer.produce(b"kept").result(PATIENCE)
-    assert (store.get(OWNER).data, entries(store)) == (b"ingest/manifest", [b"kept"])
+    assert (store.get(OWNER).data, entries(store)) == (owner_of(store).encode(), [b"kept"])

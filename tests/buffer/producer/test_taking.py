@@ -55,7 +55,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("shape", TAKEN)
 def test_what_is_produced_can_be_read(store: ObjectStore, open_producer: OpenProducer, shape: str) -> None:
     given, expected = TAKEN[shape]
-    producer = open_producer(store)
+    producer = open_producer(store, format="arrow")
     producer.produce(given())
     producer.flush()
     assert peek(store) == expected
@@ -76,7 +76,7 @@ def test_calls_of_every_shape_share_a_batch_in_their_order(
 def test_records_keep_what_they_have_beside_calls_that_have_less(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
-    producer = open_producer(memory)
+    producer = open_producer(memory, format="arrow")
     keyed, timed = Record(b"b", key=b""), Record(b"d", timestamp_ms=-1)
     for given in (b"a", [keyed, FULL], [b"c"], timed, [Record(b"e", headers=[])]):
         producer.produce(given)
@@ -161,7 +161,7 @@ def test_the_opendata_format_refuses_a_record_that_has_more_than_a_value(
 def test_more_than_max_batch_bytes_in_one_call_is_refused_and_nothing_is_taken(
     memory: ObjectStore, open_producer: OpenProducer, given: bytes | Record | list[bytes | str]
 ) -> None:
-    producer = open_producer(memory, max_batch_bytes=100)
+    producer = open_producer(memory, max_batch_bytes=100, format="arrow")
     with pytest.raises(InvalidInput, match="max_batch_bytes"):
         producer.produce(given)
     producer.flush()

@@ -9,16 +9,19 @@ import pytest
 from penstock.errors import Closed, CorruptData, InvalidInput, NotFound, OutcomeUnknown, PartitionOutOfRange
 from penstock.metalog import ObjectMetadataLog, PartitionStart
 from penstock.storage import MemoryStore
+from penstock.storage.checked_json import encode_fields
 from penstock.testing import Fault, FaultyStore
 from tests.metalog.object_log.stores import WatchedStore
 from tests.processes import Parent, Start, let_go
 from tests.waiting import A_WHILE, Background, Bell
 
+FOUR = b'{"version":1,"partition_count":4,"xxh3":"48471ba5b9d9e9bd"}\n'
+
 
 def test_the_number_of_partitions_is_stored(fresh_name: str) -> None:
     ObjectMetadataLog(MemoryStore(fresh_name), 4).close()
 
-    assert MemoryStore(fresh_name).get("log.json").data == b'{"version":1,"partition_count":4}'
+    assert MemoryStore(fresh_name).get("log.json").data == FOUR
     with ObjectMetadataLog(MemoryStore(fresh_name)) as log:
         assert log.partition_count == 4
     with pytest.raises(InvalidInput, match=r"partition_count must be 4.*not 5"):
@@ -31,10 +34,20 @@ def test_a_log_that_is_not_there_is_not_found(fresh_name: str) -> None:
     assert not list(MemoryStore(fresh_name).list_objects())
 
 
-@pytest.mark.parametrize("count", [0, -1, True, 1.5, "2"])
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, "2", 10_001, 2**31, 10**30])
 def test_what_is_no_number_of_partitions_is_refused(count: int, fresh_name: str) -> None:
     with pytest.raises(InvalidInput, match="partition_count"):
         ObjectMetadataLog(MemoryStore(fresh_name), count)
+
+
+WRONG_FIELDS: list[dict[str, str | int]] = [
+    {},
+    {"partition_count": 0},
+    {"partition_count": -4},
+    {"partition_count": "4"},
+    {"partition_count": True},
+    {"partition_count": 4, "more": 1},
+]
 
 
 @pytest.mark.parametrize(
@@ -47,10 +60,20 @@ def test_what_is_no_number_of_partitions_is_refused(count: int, fresh_name: str)
         b'{"version":2,"partition_count":4}',
         b'{"version":1,"partition_count":0}',
         b'{"version":1,"partition_count":-4}',
+        b'{"version":1,"partition_count":10001}',
+        b'{"version":1,"partition_count":2147483648}',
+        b'{"version":1,"partition_count":' + b"9" * 4_000 + b"}",
+        b'{"version":1,"partition_count":' + b"9" * 1_000_000 + b"}",
+        b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b',"version":1,"partition_count":4}',
         b'{"version":1,"partition_count":"4"}',
         b'{"version":1,"partition_count":4.5}',
         b'{"version":1,"partition_count":true}',
-        b'{"version":1,"partition_count":4}x',
+        b'{"version":1,"partition_count":4}',
+        FOUR[:-1],
+        FOUR + b"x",
+        FOUR.replace(b"4,", b"5,"),
+        FOUR.replace(b":", b": "),
+        *(encode_fields({"version": 1, **fields}) for fields in WRONG_FIELDS),
         b'{"version":1,"\xff":"\xff","partition_count":',
         b"[1,4]",
     ],

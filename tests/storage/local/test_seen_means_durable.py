@@ -180,11 +180,11 @@ def test_what_was_moved_right_before_it_was_opened_is_synced_before_it_is_told(
     assert writer.hear() == "synced"
     real_open = os.open
 
-    def move_and_open(path: str, *args: int) -> int:
+    def move_and_open(path: str, *args: int, dir_fd: int | None = None) -> int:
         if path == str(tmp_path / PATH):
             writer.tell("go on")
             assert writer.hear() == "moved"
-        return real_open(path, *args)
+        return real_open(path, *args, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", move_and_open)
     with watched_syncs() as syncs:
@@ -218,7 +218,7 @@ def test_a_move_that_fails_after_an_earlier_failed_sync_does_not_take_the_mark_o
 ) -> None:
     fail_to_sync_a_put(store)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError("no move today")
 
     monkeypatch.setattr(os, "rename", refuse)
@@ -257,9 +257,9 @@ def test_content_is_synced_before_it_is_moved_and_the_directory_after(
 
     with watched_syncs() as syncs:
 
-        def watch(source: str, target: str) -> None:
+        def watch(source: str, target: str, *, src_dir_fd: int) -> None:
             moved.append(list(syncs.done))
-            rename(source, target)
+            rename(source, target, src_dir_fd=src_dir_fd)
 
         monkeypatch.setattr(os, "rename", watch)
         store.put(PATH, NEW)

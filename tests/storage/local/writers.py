@@ -11,7 +11,7 @@ from typing import Any
 import penstock.storage.local
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
-from penstock.storage.local.folder import ROOM
+from penstock.storage.local.room import ROOM
 from tests.processes import Parent
 
 _SOURCES = os.path.dirname(penstock.storage.local.__file__)

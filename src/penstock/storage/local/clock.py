@@ -10,6 +10,8 @@ from collections.abc import Callable
 from io import FileIO
 
 from penstock.storage.local.lock import locked
+from penstock.storage.local.permissions import DEFAULT_PERMISSIONS
+from penstock.storage.local.room import Room
 
 _STATE = struct.Struct("<16sqq")  # which boot, nanoseconds since it, the last stamp in microseconds
 _CHECK = struct.Struct("<I")
@@ -43,25 +45,35 @@ class StoreClock:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], int] = uptime_ns,
         boot: Callable[[], bytes] = boot_id,
+        mode: int = DEFAULT_PERMISSIONS.file_mode,
     ) -> None:
-        self._path = path
+        self._room, self._name = os.path.split(path)
+        self._mode = mode
         self._clock = clock
         self._uptime = uptime
         self._boot = boot()
 
     def next_stamp(self) -> int:
         """Return a stamp above every one given out before, by any process."""
-        with locked(self._path, FileIO) as file:
-            last = _read(file.fileno())
-            host, up = int(self._clock() * 1_000_000), self._uptime()
-            if last is None:
-                stamp = host
-            elif last[0] != self._boot or up < last[1]:
-                stamp = max(host, last[2] + 1)
-            else:
-                most = last[2] + 2 * (up - last[1]) // 1_000
-                stamp = max(min(host, most), last[2] + 1)
-            _write(file.fileno(), self._boot, up, stamp)
+        room = Room(self._room)
+        try:
+            with locked(room, self._name, FileIO, self._mode) as file:
+                stamp = self._next(file.fileno())
+        finally:
+            os.close(room.descriptor)
+        return stamp
+
+    def _next(self, descriptor: int) -> int:
+        last = _read(descriptor)
+        host, up = int(self._clock() * 1_000_000), self._uptime()
+        if last is None:
+            stamp = host
+        elif last[0] != self._boot or up < last[1]:
+            stamp = max(host, last[2] + 1)
+        else:
+            most = last[2] + 2 * (up - last[1]) // 1_000
+            stamp = max(min(host, most), last[2] + 1)
+        _write(descriptor, self._boot, up, stamp)
         return stamp
 
 

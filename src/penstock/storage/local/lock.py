@@ -14,6 +14,9 @@ from io import FileIO
 from typing import TypeVar
 from weakref import ref
 
+from penstock.storage.local.permissions import DEFAULT_PERMISSIONS
+from penstock.storage.local.room import Room
+
 L = TypeVar("L", bound=FileIO)
 
 _open: list[ref[FileIO]] = []
@@ -31,31 +34,32 @@ def _drop_inherited() -> None:
 os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_drop_inherited)
 
 
-def locked(path: str, kind: type[L]) -> L:
+def locked(room: Room, name: str, kind: type[L], mode: int = DEFAULT_PERMISSIONS.file_mode) -> L:
     """Wait for the lock of a lock file, and return the file, of that kind; closing it releases the lock.
 
-    Each call opens the file anew, so threads of one process exclude each other too. The file is made if it is not
-    there, and never deleted; should someone delete it all the same, the one that is under the name now counts.
+    Each call opens the file anew, so threads of one process exclude each other too. The file is created if it is not
+    there, and never deleted; if it is deleted from outside, the one that is under the name now counts. Raises
+    `InvalidInput` for a link under the name, and `FileNotFoundError` if the room is gone.
     """
-    return _acquire(path, kind, fcntl.LOCK_EX)
+    return _acquire(room, name, kind, fcntl.LOCK_EX, mode)
 
 
-def locked_if_free(path: str, kind: type[L]) -> L | None:
-    """Take the lock if nobody else holds it, without waiting; return None if somebody does."""
+def locked_if_free(room: Room, name: str, kind: type[L], mode: int = DEFAULT_PERMISSIONS.file_mode) -> L | None:
+    """Take the lock if it is free, without waiting; return None if it is held."""
     try:
-        return _acquire(path, kind, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return _acquire(room, name, kind, fcntl.LOCK_EX | fcntl.LOCK_NB, mode)
     except BlockingIOError:
         return None
 
 
-def _acquire(path: str, kind: type[L], how: int) -> L:
+def _acquire(room: Room, name: str, kind: type[L], how: int, mode: int) -> L:
     while True:
         with _guard:
-            file = kind(path, "r+", opener=_create)
+            file = kind(name, "r+", opener=lambda name, flags: room.open(name, flags | os.O_CREAT, mode))
             _open[:] = [*map(ref, _still_open()), ref(file)]
         try:
             fcntl.flock(file.fileno(), how)
-            if _is_at(file.fileno(), path):
+            if room.holds(name, file.fileno()):
                 return file
         except BaseException:
             file.close()
@@ -66,16 +70,3 @@ def _acquire(path: str, kind: type[L], how: int) -> L:
 def _still_open() -> list[FileIO]:
     files = [found() for found in _open]
     return [file for file in files if file is not None and not file.closed]
-
-
-def _create(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-
-
-def _is_at(descriptor: int, path: str) -> bool:
-    mine = os.fstat(descriptor)
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)

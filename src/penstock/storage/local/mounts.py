@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from penstock.errors import InvalidInput
+from penstock.storage.printable import printable
 
 _NETWORK = frozenset(
     [
@@ -63,8 +64,8 @@ def refuse_network(directory: str) -> None:
         return  # no such table on this system: it cannot be told
     if mount and mount.type in _NETWORK:
         raise InvalidInput(
-            f"{directory} is on a network file system ({mount.type}, mounted at {mount.point}), whose locks and "
-            "renames do not hold between hosts: use a local disk, or an object store (s3://, gs://, az://)"
+            f"{printable(directory)} is on a network file system ({mount.type}, mounted at {printable(mount.point)}), "
+            "whose locks and renames do not hold between hosts: use a local disk, or an object store (s3://, gs://, az://)"
         )
 
 

@@ -1,0 +1,72 @@
+"""Where the objects of a buffer will lie, checked before the first of them is written.
+
+A manifest gets its first segment only after hundreds of batches: a path that cannot hold one is refused at the start.
+"""
+
+from __future__ import annotations
+
+from penstock.buffer.collector_turns import MARK
+from penstock.buffer.locations import is_data_name
+from penstock.buffer.ownership import OWNER
+from penstock.buffer.segments import folder_of
+from penstock.errors import InvalidInput
+from penstock.storage import ObjectStore, check_path_in, url_of
+from penstock.storage.paths import is_below, is_path
+
+_ULID = "0" * 26
+_SEGMENT = f"{'0' * 20}-{_ULID}.seg"
+_BATCH = f"{_ULID}.batch"
+_MAX_BYTES = 1024  # of a path with its name: what `check_path` takes
+
+
+def check_apart(prefix: str, manifest: str) -> None:
+    """Raise `InvalidInput` where data, manifest and segments would be in each other's way, or have too long a path."""
+    folder, _, name = manifest.rpartition("/")
+    segments = folder_of(manifest)
+    if folder == prefix and (name in {OWNER, MARK} or is_data_name(name)):
+        raise InvalidInput(f"manifest_path {manifest!r} is a name that data_path_prefix {prefix!r} needs itself")
+    if is_below(manifest, f"{prefix}/{OWNER}"):
+        raise InvalidInput(f"manifest_path {manifest!r} is below {OWNER!r}, which data_path_prefix {prefix!r} needs")
+    if prefix == manifest or is_below(prefix, manifest):
+        raise InvalidInput(
+            f"data_path_prefix {prefix!r} is manifest_path {manifest!r} or below it: on a local disk one name cannot "
+            "be an object and also hold objects"
+        )
+    if prefix == segments or is_below(prefix, segments):
+        raise InvalidInput(
+            f"data_path_prefix {prefix!r} is in {segments!r}, where the segments of manifest_path {manifest!r} are"
+        )
+    for field, value, path in _paths(prefix, manifest):
+        if not is_path(path):
+            raise InvalidInput(
+                f"{field} {value!r} is too long: with the name of an object it has {len(path.encode())} bytes, and a "
+                f"path has at most {_MAX_BYTES}"
+            )
+
+
+def check_places(store: ObjectStore, prefix: str, manifest: str) -> None:
+    """Raise `InvalidInput`, naming the field, where a store cannot keep an object of this buffer at its path."""
+    for field, value, path in _paths(prefix, manifest):
+        _check(store, field, value, path)
+
+
+def check_manifest_place(store: ObjectStore, manifest: str) -> None:
+    """The same, of a manifest and its segments alone."""
+    for path in (manifest, f"{folder_of(manifest)}/{_SEGMENT}"):
+        _check(store, "manifest_path", manifest, path)
+
+
+def _paths(prefix: str, manifest: str) -> list[tuple[str, str, str]]:
+    return [
+        ("manifest_path", manifest, manifest),
+        ("manifest_path", manifest, f"{folder_of(manifest)}/{_SEGMENT}"),
+        ("data_path_prefix", prefix, f"{prefix}/{_BATCH}"),
+        ("data_path_prefix", prefix, f"{prefix}/{OWNER}"),
+    ]
+
+
+def _check(store: ObjectStore, field: str, value: str, path: str) -> None:
+    try:
+        check_path_in(store, path)
+    except InvalidInput as error:
+        raise InvalidInput(f"{field} {value!r} cannot be used in {url_of(store)}: {error}") from error

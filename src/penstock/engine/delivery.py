@@ -1,0 +1,91 @@
+"""What a sink or a dead letters' route returns: nothing, or writes that are waited for before the commit.
+
+Anything else is refused. Much of it is work that nothing has begun yet (a generator, `map`, a coroutine, a Spark
+DataFrame), and the rest looks the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeAlias
+
+from penstock.buffer import WriteHandle
+from penstock.errors import EngineError, InvalidInput
+from penstock.storage.logs import get_logger
+
+Write: TypeAlias = "WriteHandle | Future[Any] | None"
+Delivery: TypeAlias = "Write | Sequence[Write]"
+
+_ALLOWED = "None, a WriteHandle, a concurrent.futures.Future, or a list or tuple of these, which are waited for"
+
+_log = get_logger(__name__)
+
+
+def wait_for_delivery(returned: object) -> None:
+    """Return when everything that a sink returned is delivered. All of it is waited for, also after an error.
+
+    Raises the first error, in the order of the list, and `InvalidInput` for what is no delivery, before any wait. An
+    interrupt ends the wait.
+
+    >>> wait_for_delivery(map(print, ["never printed"]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    penstock.errors.InvalidInput: it returned a map, which does its work when it is iterated over: make a list of it...
+    """
+    if returned is None:
+        return
+    writes = list(returned) if isinstance(returned, list | tuple) else [returned]
+    _check_kinds(writes, is_list=isinstance(returned, list | tuple))
+    # All of them, also after an error: the block comes again, and must not meet its own earlier writes.
+    errors = [error for error in map(_error_of, writes) if error is not None]
+    if len(errors) > 1:
+        _log.error("%d of %d writes that a sink returned have failed; raising the first", len(errors), len(writes))
+    for error in errors:
+        if isinstance(error, Exception):
+            raise error
+        raise EngineError(f"a future ended with {type(error).__name__}: {error}") from error
+
+
+def close_if_coroutine(returned: object) -> None:
+    """Close a coroutine that is refused, so that Python does not warn that it was never awaited."""
+    if inspect.iscoroutine(returned):
+        returned.close()
+
+
+def _check_kinds(writes: list[Any], *, is_list: bool) -> None:
+    wrong = [one for one in writes if not isinstance(one, WriteHandle | Future | None)]
+    if not wrong:
+        return
+    for one in wrong:
+        close_if_coroutine(one)
+    what = f"a {type(wrong[0]).__name__}"
+    raise InvalidInput(
+        f"it returned {f'a list with {what} in it' if is_list else what}{_hint(wrong[0])}. What may be returned is "
+        f"{_ALLOWED}"
+    )
+
+
+def _hint(wrong: object) -> str:
+    if inspect.isawaitable(wrong) or inspect.isasyncgen(wrong):
+        return ", which nothing awaits: use asyncio.run, or return the future of asyncio.run_coroutine_threadsafe"
+    if isinstance(wrong, Iterator):
+        return ", which does its work when it is iterated over: make a list of it"
+    return ", which does not say whether the block is delivered"
+
+
+def _error_of(write: Any) -> BaseException | None:
+    """How a write ended, when it has. An interrupt of this thread is raised, and not what a future ended with."""
+    if write is None:
+        return None
+    if isinstance(write, Future):
+        try:
+            return write.exception()
+        except CancelledError as error:
+            return error
+    try:
+        write.result()
+    except Exception as error:  # noqa: BLE001  it is raised when all the others have ended
+        return error
+    return None

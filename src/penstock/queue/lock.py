@@ -1,0 +1,77 @@
+"""The lock of a durable queue: one process at a time has it open, or repairs it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from io import FileIO
+from weakref import WeakValueDictionary
+
+from penstock.errors import StorageError
+from penstock.queue.damage import named
+from penstock.storage.local.lock import locked_if_free
+from penstock.storage.local.room import Room
+
+LOCK_NAME = "penstock-lock"
+
+
+class QueueLock(FileIO):
+    """A held lock. It has no `__del__`: that is a call that an interrupt can hit, wherever garbage is collected."""
+
+    path = ""
+
+    def release(self) -> None:
+        """Let another process have the queue."""
+        _held.pop(self.path, None)
+        self.close()
+
+
+_held = WeakValueDictionary[str, QueueLock]()
+_held_at_a_fork = set[str]()  # RocksDB in the child believes that it has them open itself
+
+
+def lock_queue(path: str) -> QueueLock:
+    """Lock the queue in a directory, which exists. Raises `StorageError`, at once, if it is open somewhere."""
+    if path in _held_at_a_fork:
+        raise StorageError(
+            f"{named(path)} was open in the parent process when this child was forked, and cannot be opened in it any "
+            "more: open it in a process that is started anew"
+        )
+    try:
+        room = Room(os.path.realpath(path))  # the queue itself may be behind a link; its lock may not be one
+        try:
+            lock = locked_if_free(room, LOCK_NAME, QueueLock)
+        finally:
+            os.close(room.descriptor)
+    except OSError as error:
+        raise StorageError(f"{named(path)} cannot be locked: {error.strerror or error}") from error
+    if lock is None and path in _held:
+        raise StorageError(f"{named(path)} is open in this process already: close it there, or share it")
+    if lock is None:
+        raise StorageError(
+            f"{named(path)} is open in another process{_holder(path)}: one process at a time has a queue open"
+        )
+    lock.path = path
+    _held[path] = lock
+    return lock
+
+
+def _note_fork() -> None:
+    _held_at_a_fork.update(_held)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _holder(path: str) -> str:
+    """Which process has the lock, where the system says so."""
+    with suppress(OSError, ValueError, IndexError):
+        file = os.stat(os.path.join(path, LOCK_NAME))
+        name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        with open("/proc/locks") as locks:
+            for line in locks:
+                words = line.split()
+                if words[5] == name:
+                    return f" (process {int(words[4])})"
+    return ""

@@ -1,0 +1,86 @@
+"""A buffer of which one object was deleted by hand: what is left is refused or found again, and no data is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
+from penstock.buffer.opendata_id import id_path
+from penstock.buffer.upgrading import upgrade
+from penstock.errors import InvalidInput
+from penstock.storage import ObjectStore
+from tests.buffer.producer.hooked_store import HookedStore
+from tests.processes import PATIENCE
+
+MANIFEST = "ingest/manifest"
+OPENERS: dict[str, Callable[[ObjectStore], object]] = {
+    "a consumer": lambda store: Consumer(store, ConsumerConfig(gc=False)),
+    "a producer": lambda store: Producer(store).produce(b"late").result(PATIENCE),
+    "a collector": lambda store: GarbageCollector(store).collect_once(),
+}
+
+
+def filled(store: ObjectStore, manifest: str) -> set[str]:
+    with Producer(store, ProducerConfig(manifest_format=manifest)) as producer:
+        producer.produce(b"not acked").result(PATIENCE)
+    return data_of(store)
+
+
+def data_of(store: ObjectStore) -> set[str]:
+    return {meta.path for meta in store.list_objects("ingest") if meta.path.endswith(".batch")}
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_where_the_manifest_was_deleted_nothing_begins_anew_beside_its_data(
+    memory: ObjectStore, manifest: str, kind: str
+) -> None:
+    data = filled(memory, manifest)
+    memory.delete([MANIFEST])
+    with pytest.raises(InvalidInput, match="deleted"):
+        OPENERS[kind](memory)
+    assert data_of(memory) >= data
+    assert MANIFEST not in {meta.path for meta in memory.list_objects()}
+
+
+def test_a_buffer_that_is_created_while_a_consumer_opens_it_is_not_taken_for_a_deleted_one(
+    memory: ObjectStore, manifest: str
+) -> None:
+    store = HookedStore(memory)
+    store.after("read manifest", lambda: filled(memory, manifest), times=1)
+    with Consumer(store, ConsumerConfig(gc=False)) as consumer:
+        batch = consumer.next_batch()
+    assert batch is not None
+    assert batch.entries == [b"not acked"]
+
+
+def test_a_producer_whose_manifest_is_deleted_meanwhile_does_not_create_another(
+    memory: ObjectStore, manifest: str
+) -> None:
+    with Producer(memory, ProducerConfig(manifest_format=manifest)) as producer:
+        producer.produce(b"before").result(PATIENCE)
+        memory.delete([MANIFEST])
+        with pytest.raises(InvalidInput, match="deleted"):
+            producer.produce(b"after").result(PATIENCE)
+    assert MANIFEST not in {meta.path for meta in memory.list_objects()}
+
+
+def test_an_id_that_was_lost_is_found_in_the_owner_of_the_data(memory: ObjectStore, manifest: str) -> None:
+    filled(memory, manifest)
+    before = Manifest.read(memory).id
+    memory.delete([id_path(MANIFEST)])
+    with Producer(memory) as producer:
+        producer.produce(b"more").result(PATIENCE)
+    with Consumer(memory, ConsumerConfig(gc=False)) as consumer:
+        assert consumer.buffer_id == before
+
+
+def test_an_upgrade_finds_an_id_that_was_lost(memory: ObjectStore, manifest: str) -> None:
+    filled(memory, manifest)
+    before = Manifest.read(memory).id
+    memory.delete([id_path(MANIFEST)])
+    upgrade(memory)
+    assert Manifest.read(memory).id == before
+    with Producer(memory) as producer:
+        producer.produce(b"more").result(PATIENCE)

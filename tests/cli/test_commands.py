@@ -1,0 +1,83 @@
+"""The table of commands: complete, true to the commands' own help, and `penstock --help` loads nothing of them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import typer
+
+import penstock.cli
+from penstock.cli.commands import COMMANDS
+from tests.cli.command import Here, run
+from tests.test_lazy_names import run as run_code
+
+HEAVY = {"pyarrow", "prometheus_client", "obstore", "rocksdict", "pyspark", "py4j", "msgspec", "asyncio", "http.server"}
+CLI = Path(penstock.cli.__file__).parent
+
+
+def names_in(file: Path) -> set[tuple[str, str]]:
+    """The commands that a module defines, by the way they are named."""
+    tree = ast.parse(file.read_text())
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assigned = {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
+    own = {name for name in functions if name.endswith("_command") and name != "upgrade_command"}
+    return {(f"penstock.cli.{file.stem}", name) for name in own | {one for one in assigned if one.endswith("_app")}}
+
+
+def test_every_command_that_a_module_defines_is_in_the_table() -> None:
+    defined = {name for file in CLI.glob("*.py") for name in names_in(file)}
+    assert {(command.module, command.attribute) for command in COMMANDS.values()} == defined
+
+
+def test_the_help_is_the_one_that_all_commands_would_give_if_they_were_loaded(
+    here: Here, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = typer.Typer(name="penstock", add_completion=False)
+
+    @loaded.callback()
+    def options(
+        version: bool = typer.Option(False, "--version", help="Show the version."),
+    ) -> None:
+        """Durable event pipelines for Spark, without a broker."""
+
+    for name, command in COMMANDS.items():
+        found = command.load()
+        if isinstance(found, typer.Typer):
+            loaded.add_typer(found, name=name)
+        else:
+            loaded.command(name)(found)
+    shown = here("--help")
+    with patch.object(sys, "argv", ["penstock", "--help"]), pytest.raises(SystemExit):
+        loaded()
+    assert shown.out == capsys.readouterr().out
+    assert shown.status == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_more_when_it_is_asked(here: Here, name: str) -> None:
+    shown = here(name, "--help")
+    assert shown.status == 0
+    assert " ".join(COMMANDS[name].help.split()) in " ".join(shown.out.split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["stauts"], []])
+def test_what_needs_no_command_loads_none(words: list[str]) -> None:
+    code = "import sys\nfrom penstock.cli.app import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+    loaded = set(run_code(f"{code}print(*sys.modules)", *words).split())
+    assert not loaded & (HEAVY | {command.module for command in COMMANDS.values()})
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one() -> None:
+    done = run("stauts")
+    assert done.returncode == 2
+    assert "No such command 'stauts'. Did you mean 'status'?" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_command_that_prints_no_table_loads_nothing_to_print_them(tmp_path: Path) -> None:
+    code = "import sys\nfrom penstock.cli.app import main\ntry:\n    main()\nexcept SystemExit:\n    pass\n"
+    printed = run_code(f"{code}print('rich' in sys.modules)", "groups", "list", "--json", str(tmp_path)).split()
+    assert printed[-1] == "False"
