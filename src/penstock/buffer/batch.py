@@ -146,34 +146,47 @@ def encode(
     """Write a record batch as a data batch. A block above `most` bytes is not compressed: readers would refuse it."""
     if batch.num_rows > _MOST_RECORDS:
         raise InvalidInput(f"a batch of {batch.num_rows} records is too large; the most is {_MOST_RECORDS}")
-    code = _CODES[compression]
     if shape is BatchFormat.OPENDATA:
-        check_values_only(batch.schema)
-        block = framing.frame(batch.column("value"))
-    else:
-        if not code:
-            info = _INFO.pack(0, batch.num_rows)
-            small = arrow_stream.small_stream(batch)
-            if small is not None:
-                data = with_trailer((*small, info), _ARROW, BATCH_MAGIC)
-                return EncodedBatch(data, len(data))
-            whole = arrow_stream.write_stream(batch, info + _NO_TRAILER)
-            return EncodedBatch(_with_trailer(whole), whole.size)
-        block = arrow_stream.write_stream(batch)
-    after = _FOOTER.size if shape is BatchFormat.OPENDATA else _INFO.size + TRAILER_BYTES
-    plain_size = block.size + after
-    if code and (most is None or block.size <= most):
-        block = zstd.compress(block)
-    else:
-        code = 0
-    written = pa.allocate_buffer(block.size + after)
+        return _encode_opendata(batch, compression, most)
+    info = _INFO.pack(0, batch.num_rows)
+    if compression is Compression.NONE:
+        small = arrow_stream.small_stream(batch)
+        if small is not None:
+            data = with_trailer((*small, info), _ARROW, BATCH_MAGIC)
+            return EncodedBatch(data, len(data))
+        whole = arrow_stream.write_stream(batch, info + _NO_TRAILER)
+        return EncodedBatch(_with_trailer(whole), whole.size)
+    block = arrow_stream.write_stream(batch)
+    plain_size = block.size + _INFO.size + TRAILER_BYTES
+    if _may_compress(block, most):
+        block, info = zstd.compress(block), _INFO.pack(_CODES[compression], batch.num_rows)
+    return EncodedBatch(_with_trailer(_joined(block, info + _NO_TRAILER)), plain_size)
+
+
+def _encode_opendata(batch: pa.RecordBatch, compression: Compression, most: int | None) -> EncodedBatch:
+    check_values_only(batch.schema)
+    values = batch.column("value")
+    footer = _FOOTER.pack(0, batch.num_rows, _OPENDATA)
+    if compression is Compression.NONE:
+        whole = framing.frame(values, footer)
+        return EncodedBatch(memoryview(whole).cast("B"), whole.size)
+    block = framing.frame(values)
+    plain_size = block.size + _FOOTER.size
+    if _may_compress(block, most):
+        block, footer = zstd.compress(block), _FOOTER.pack(_CODES[compression], batch.num_rows, _OPENDATA)
+    return EncodedBatch(memoryview(_joined(block, footer)).cast("B"), plain_size)
+
+
+def _may_compress(block: pa.Buffer, most: int | None) -> bool:
+    return most is None or block.size <= most
+
+
+def _joined(block: pa.Buffer, after: bytes) -> pa.Buffer:
+    written = pa.allocate_buffer(block.size + len(after))
     with pa.FixedSizeBufferWriter(written) as sink:
         sink.write(block)
-        if shape is BatchFormat.OPENDATA:
-            sink.write(_FOOTER.pack(code, batch.num_rows, _OPENDATA))
-            return EncodedBatch(memoryview(written).cast("B"), plain_size)
-        sink.write(_INFO.pack(code, batch.num_rows) + _NO_TRAILER)
-    return EncodedBatch(_with_trailer(written), plain_size)
+        sink.write(after)
+    return written
 
 
 def _with_trailer(written: pa.Buffer) -> memoryview:

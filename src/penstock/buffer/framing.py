@@ -19,6 +19,7 @@ from penstock.records import bytes_of
 
 _LENGTH = struct.Struct("<I")
 _WALKABLE = 16 << 20
+_ROWS_PER_PART = 1 << 13  # small enough for a cache, large enough that its calls do not count
 _FEW = 300  # up to this many records, walking in Python is quicker than opening a Parquet file
 _MOST_VALUES = (1 << 31) - 2  # bytes in one Arrow column
 _MOST = (1 << 31) - 1  # bytes in one Parquet page
@@ -29,20 +30,32 @@ _MAGIC = b"PAR1"
 _BYTE_ARRAY, _REQUIRED, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 6, 0, 0, 3, 0, 0
 
 
-def frame(values: pa.Array[Any]) -> pa.Buffer:
-    """Write a column of payloads as a block."""
+def frame(values: pa.Array[Any], after: bytes = b"") -> pa.Buffer:
+    """Write a column of payloads as a block, with some bytes after it.
+
+    It goes part by part: between them, Arrow's steps take several times the memory of the block that they lead to.
+    """
     size = _LENGTH.size * len(values) + bytes_of(values)
-    if not size:
-        return pa.py_buffer(b"")
     if size > _MOST:
-        return pa.py_buffer(b"".join(_pieces(values)))
+        return pa.py_buffer(b"".join([*_pieces(values), after]))
+    written = pa.allocate_buffer(size + len(after))
+    with pa.FixedSizeBufferWriter(written) as sink:
+        for start in range(0, len(values), _ROWS_PER_PART):
+            sink.write(_framed(values.slice(start, _ROWS_PER_PART)))
+        sink.write(after)
+    return written
+
+
+def _framed(values: pa.Array[Any]) -> pa.Buffer:
     import pyarrow.compute as pc  # here, for it makes its functions when it is loaded, and takes its time
 
     lengths: Any = pc.binary_length(cast("pa.BinaryArray", values))
-    prefixes: Any = pa.Array.from_buffers(pa.binary(_LENGTH.size), len(values), [None, lengths.buffers()[1]])
+    prefixes: Any = pa.Array.from_buffers(
+        pa.binary(_LENGTH.size), len(values), [None, lengths.buffers()[1]], offset=lengths.offset
+    )
     nothing: Any = pa.scalar(b"", pa.binary())
     framed = pc.binary_join_element_wise(prefixes.cast(pa.binary()), values, nothing)
-    return cast("pa.Buffer", framed.buffers()[2]).slice(0, size)
+    return cast("pa.Buffer", framed.buffers()[2]).slice(0, _LENGTH.size * len(values) + bytes_of(values))
 
 
 def unframe(block: pa.Buffer, count: int) -> pa.Array[Any]:

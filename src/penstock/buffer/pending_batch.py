@@ -55,6 +55,13 @@ class Input:
     has_records: bool = False
     """Whether the list has records in it, and not payloads alone."""
 
+    @property
+    def is_values_only(self) -> bool:
+        """Whether every batch format can hold it: there is no key, no header and no time."""
+        if isinstance(self.piece, pa.RecordBatch):
+            return bool(self.piece.schema.names == ["value"])
+        return not self.has_records
+
 
 def take(entries: object, shape: BatchFormat) -> Input:
     """Check what was given to `produce`. Raises `InvalidInput` for what is no entry, or none at all."""
@@ -81,6 +88,8 @@ def take(entries: object, shape: BatchFormat) -> Input:
 
 
 def _take_one(entry: Entry, shape: BatchFormat) -> Input:
+    if isinstance(entry, Record) and entry == Record(entry.value):
+        entry = entry.value
     if isinstance(entry, bytes):
         return Input([entry], 1, len(entry), ENTRY_OVERHEAD_BYTES)
     if shape is BatchFormat.OPENDATA:
@@ -164,6 +173,7 @@ class PendingBatch:
         "due",
         "encoded_sizes",
         "held",
+        "is_values_only",
         "location",
         "metadata",
         "now",
@@ -189,6 +199,7 @@ class PendingBatch:
         self.deadline = 0.0
         self.started = 0.0
         self.encoded_sizes = (0, 0)
+        self.is_values_only = True
         self.now = 0
         self.since = self.until = 0.0  # between them, in milliseconds, a call with no metadata is noted already
         self.spare = 0
@@ -240,6 +251,7 @@ class PendingBatch:
         """
         self.note(ingestion_time_ms, payload)
         calls, before, overhead, _, granted = self._counted
+        self.is_values_only = self.is_values_only and given.is_values_only
         if not isinstance(given.piece, pa.RecordBatch):
             self._has_records = self._has_records or given.has_records
             self.parts += given.piece

@@ -241,7 +241,7 @@ class Producer:
             if not self._room.fits(given.count, size, open_batch, given.overhead):
                 self._room.wait(given.count, size, timeout, self._hurry, given.overhead)
             now = _whole_ms(self._clock() * 1000)
-            batch = self._batch_for(size)
+            batch = self._batch_for(given, size)
             batch.add(given, size, now, metadata)
             if self._is_full(batch):
                 self._seal()
@@ -252,17 +252,32 @@ class Producer:
 
     # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
 
-    def _batch_for(self, size: int) -> PendingBatch:
+    def _batch_for(self, given: Input, size: int) -> PendingBatch:
         batch = self._still_open()
-        if batch is not None and batch.size + size > self._config.max_batch_bytes:
+        if batch is not None and not self._has_place_for(given, size, batch):
             self._seal()
             batch = None
         if batch is None:
             batch = self._open = PendingBatch(time.monotonic() + self._config.flush_interval)
         return batch
 
+    def _has_place_for(self, given: Input, size: int, batch: PendingBatch) -> bool:
+        if batch.size + size > self._config.max_batch_bytes:
+            return False
+        return batch.is_values_only == given.is_values_only or self._can_hold_keys
+
+    @property
+    def _can_hold_keys(self) -> bool:
+        """Whether batches are known to be in a format with keys. If not, entries without keys have their own batches.
+
+        A manifest that turns out to be version 1 refuses a batch with keys as a whole. Nothing else must be in it.
+        """
+        return self._shape is BatchFormat.ARROW and (self._owns_prefix or self._config.format is not None)
+
     def _spare(self, batch: PendingBatch) -> int:
         """Bytes that may come by the short way, each call's overhead included, and leave the batch below each limit."""
+        if not batch.is_values_only and not self._can_hold_keys:
+            return -1
         calls, room, memory = self._room.left(batch)
         left = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
         return min(left, room, memory, calls * ENTRY_OVERHEAD_BYTES)
@@ -493,7 +508,7 @@ class Producer:
 
     def _look_at_owner(self, refused: list[PenstockError]) -> None:
         try:
-            self._queue.own_prefix(self._config.data_path_prefix, claim=False)
+            self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=False)
         except (InvalidInput, CorruptData) as error:
             refused.append(error)
         except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again

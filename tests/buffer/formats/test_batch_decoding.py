@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -257,6 +258,14 @@ def test_many_large_and_small_payloads_come_back(shape: BatchFormat, compression
     chance = random.Random(7)
     payloads = [chance.randbytes(chance.choice([0, 0, 3, 100, 100_000])) for _ in range(500)]
     assert values(encode_batch(payloads, compression=compression, format=shape)) == payloads
+
+
+@pytest.mark.parametrize("count", [(1 << 13) - 1, 1 << 13, (1 << 13) + 1, (2 << 13) + 7])
+def test_a_column_that_is_written_in_several_parts_is_one_block(count: int) -> None:
+    payloads = [b"%d" % number * (number % 3) for number in range(count + 5)]
+    expected = b"".join(len(payload).to_bytes(4, "little") + payload for payload in payloads[5:])
+    column = pa.array(payloads, pa.binary()).slice(5)  # one that does not begin with its buffers
+    assert framing.frame(column, b"after").to_pybytes() == expected + b"after"
 
 
 def test_the_most_cannot_be_below_nothing() -> None:

@@ -17,10 +17,11 @@ from penstock.buffer.upgrading import upgrade
 from penstock.errors import InvalidInput, StorageError
 from penstock.records import records_to_arrow
 from tests import manifests
-from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.conftest import OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.buffer.producer.looking import data_objects, entries
 from tests.processes import PATIENCE
+from tests.waiting import Gate
 
 ENDINGS = {"opendata": b"\x01\x00", "arrow": b"PSTB"}
 OF_VERSION = {"native": "arrow", "opendata": "opendata"}
@@ -95,39 +96,44 @@ def test_a_block_with_keys_is_refused_on_version_1(memory: ObjectStore, manifest
     assert data_objects(memory) == set()
 
 
-def by_a_store_that_hangs(store: HookedStore, new_gate: NewGate) -> Callable[[], None]:
-    gate = new_gate()
-    store.before("read owner", gate, times=1)
-    return gate.open
+def by_a_store_that_hangs(store: HookedStore, gate: Gate) -> None:
+    store.before("read owner", gate)
 
 
-def by_a_store_that_fails(store: HookedStore, _: NewGate) -> Callable[[], None]:
+def by_a_store_that_fails(store: HookedStore, gate: Gate) -> None:
     def fail() -> None:
         raise StorageError("no answer")
 
     store.before("read owner", fail, times=1)
-    return lambda: None
+    store.before("read owner", gate)
 
 
 @pytest.mark.parametrize("unseen", [by_a_store_that_hangs, by_a_store_that_fails])
-def test_records_with_keys_that_were_taken_before_version_1_was_seen_fail_their_handle(
+def test_records_with_keys_that_were_taken_before_version_1_was_seen_fail_their_handles_and_no_others(
     memory: ObjectStore,
     open_producer: OpenProducer,
-    new_gate: NewGate,
-    unseen: Callable[[HookedStore, NewGate], Callable[[], None]],
+    gate: Gate,
+    unseen: Callable[[HookedStore, Gate], None],
 ) -> None:
     with manifests.new_buffers_are("opendata"):
         Consumer(memory, ConsumerConfig(gc=False)).close()
     store = HookedStore(memory)
-    let_go = unseen(store, new_gate)
+    unseen(store, gate)
     with manifests.new_buffers_are("native"):
-        producer = open_producer(store, flush_size_bytes=1)
-    handle = producer.produce(KEYED)
-    let_go()
+        producer = open_producer(store)
+    plain = [producer.produce(b"0"), producer.produce(Record(b"1"))]
+    keyed = [producer.produce(KEYED), producer.produce([b"beside a key", KEYED])]
+    plain += [producer.produce(b"2"), producer.produce([b"3", Record(b"4")]), producer.produce(b"5")]
+    keyed += [producer.produce(records_to_arrow([KEYED]))]
+    gate.open()
     with pytest.raises(InvalidInput, match="keeps values only"):
+        producer.flush()
+    for handle in keyed:
+        with pytest.raises(InvalidInput, match="keeps values only"):
+            handle.result(PATIENCE)
+    for handle in plain:
         handle.result(PATIENCE)
-    assert producer.produce(b"plain").result(PATIENCE).sequence == 0
-    assert entries(memory) == [b"plain"]
+    assert entries(memory) == [b"%d" % number for number in range(6)]
 
 
 def test_a_producer_that_runs_through_an_upgrade_writes_arrow_once_it_has_seen_it(memory: ObjectStore) -> None:
