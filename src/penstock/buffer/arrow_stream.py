@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.errors import CorruptData
-from penstock.records import VALUES_SCHEMA, check_no_nulls, check_record_columns
+from penstock.records import VALUES_SCHEMA, bytes_of, check_no_nulls, check_record_columns
 
 _U16, _I32, _U32 = struct.Struct("<H"), struct.Struct("<i"), struct.Struct("<I")
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of every stream
 _MAX_SMALL_BYTES = 1 << 20  # up to this size, to copy a batch once more is quicker than to set up a writer, twice
+_OFFSET_BYTES = 4
 _OPTIONS = pa.ipc.IpcWriteOptions()
 # Places of fields in Arrow's flatbuffers: Message.header, Schema.endianness, and RecordBatch.compression.
 _HEADER, _ENDIANNESS, _COMPRESSION = 2, 0, 3
@@ -33,7 +34,10 @@ def write_stream(batch: pa.RecordBatch, closing: bytes = b"") -> pa.Buffer:
 
 def small_stream(batch: pa.RecordBatch) -> tuple[bytes, memoryview, bytes] | None:
     """The parts of a stream that `write_stream` would write, for a small batch of payloads; None for any other."""
-    if batch.nbytes > _MAX_SMALL_BYTES or not batch.schema.equals(VALUES_SCHEMA, check_metadata=True):
+    if not batch.schema.equals(VALUES_SCHEMA, check_metadata=True):
+        return None
+    # Not `nbytes`: it lets go of the interpreter, and in a busy process to get it back takes longer than all of this.
+    if bytes_of(batch.column(0)) + _OFFSET_BYTES * batch.num_rows > _MAX_SMALL_BYTES:
         return None
     return _VALUES_OPENING, memoryview(batch.serialize()), _END
 

@@ -23,6 +23,7 @@ _TO_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _DATA_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\.batch")
 _ULID_RANDOM_BYTES = 10
+_ULIDS_PER_FETCH = 64
 _WRITER_RANDOM_BYTES = 12
 _ID_RANDOM_BYTES = 16
 
@@ -72,6 +73,29 @@ def location_time(location: str) -> int | None:
     return ulid_time(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
 
 
+class _RandomPool:
+    """Random bytes for ULIDs, of which a system call fetches many: each call would let go of the interpreter."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        os.register_at_fork(after_in_child=self._pieces.clear)  # or a parent and its child would use the same
+
+    def __call__(self, count: int) -> bytes:
+        """Random bytes that no other call gets."""
+        if count != _ULID_RANDOM_BYTES:
+            return os.urandom(count)
+        try:
+            return self._pieces.pop()  # in one step: no two threads get the same
+        except IndexError:
+            fetched = os.urandom(_ULID_RANDOM_BYTES * _ULIDS_PER_FETCH)
+            places = range(_ULID_RANDOM_BYTES, len(fetched), _ULID_RANDOM_BYTES)
+            self._pieces.extend([fetched[place : place + _ULID_RANDOM_BYTES] for place in places])
+            return fetched[:_ULID_RANDOM_BYTES]
+
+
+_random_bytes = _RandomPool()
+
+
 class Names:
     """Makes names that nobody else has: ULIDs of the clock's time, above the collector's floor, in no closed range.
 
@@ -80,7 +104,9 @@ class Names:
     version 2's goes by it, and by no clock. `randomness(n)` returns n random bytes.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time, randomness: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.time, randomness: Callable[[int], bytes] = _random_bytes
+    ) -> None:
         self._clock = clock
         self._randomness = randomness
         self._closed: TimeRanges = ()

@@ -35,7 +35,7 @@ ENTRY_OVERHEAD_BYTES = 64
 _RECORD_OVERHEAD_BYTES = 256
 _HEADER_OVERHEAD_BYTES = 192
 _COLUMNS_OVERHEAD_BYTES = 2048
-_MAX_LISTED_ENTRIES = 4096  # a longer list is put into columns at once, where its entries take less memory
+_MAX_LISTED_ENTRIES = 512  # a longer list is put into columns at once, where its entries take less memory
 
 
 _PAYLOAD_TYPES = (bytes, bytearray, memoryview)  # nothing else is turned into bytes, and the last two are copied
