@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from penstock import BatchDescriptor, ProducerConfig, Record, open_store
 from penstock.buffer import Manifest
 from penstock.buffer.appending import BlockAppender
+from penstock.errors import PenstockError
 from penstock.records import records_to_arrow
 from penstock.spark.batch_reader import BufferReader
 from penstock.spark.data_source import PenstockDataSource
@@ -26,7 +27,7 @@ Entry = bytes | Record
 ALL = ReadAllAvailable()
 
 _numbers = itertools.count()
-_backlogs: WeakKeyDictionary[BufferStreamReader, Backlog] = WeakKeyDictionary()
+_backlogs: dict[BufferStreamReader, Backlog] = {}
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,14 @@ class Backlog:
         """The buffer as a stream."""
         reading = session.readStream.format("penstock").options(**self.options, **options)
         return (reading if schema is None else reading.schema(schema)).load(self.url)
+
+
+def stop_readers() -> None:
+    """Stop every reader that a test made: each may have a collector, which would go on beside the tests after it."""
+    while _backlogs:
+        reader, _ = _backlogs.popitem()
+        with suppress(PenstockError):  # of a store that fails on purpose
+            reader.stop()
 
 
 def in_memory(*batches: Sequence[Entry]) -> Backlog:

@@ -15,7 +15,7 @@ import pytest
 from penstock.buffer.opendata_manifest import OpenDataManifest
 from tests import manifests
 from tests.servers import BUCKET, S3Server
-from tests.spark.backlogs import Backlog
+from tests.spark.backlogs import Backlog, stop_readers
 
 CHECK_JAVA = Path(__file__).parents[2] / "scripts" / "check-java"
 
@@ -41,6 +41,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _stopped_readers() -> Iterator[None]:
+    yield
+    stop_readers()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -261,6 +261,7 @@ def test_the_planner_looks_when_the_poll_interval_is_over(backlog: Backlog) -> N
     assert planner.next_sequence == 2
     now[0] = 100.99
     assert not planner.look()
+    planner.close()
 
 
 def test_the_end_that_is_reported_is_that_of_the_last_look(backlog: Backlog, counting: CountingStore) -> None:

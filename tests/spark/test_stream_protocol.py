@@ -7,6 +7,7 @@ the first one.
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,16 @@ def test_making_a_reader_touches_no_store(backlog: Backlog, monkeypatch: pytest.
     pickle.loads(pickled(reader))
     reader.commit({"buffer": "any", "sequence": 0})
     reader.stop()
+
+
+def test_a_reader_that_is_stopped_leaves_no_thread_behind(backlog: Backlog) -> None:
+    before = set(threading.enumerate())
+    reader = backlog.stream_reader()
+    plan(reader, 0)
+    assert set(threading.enumerate()) != before
+    reader.stop()
+    reader.stop()
+    assert set(threading.enumerate()) == before
 
 
 def test_reading_takes_no_epoch(backlog: Backlog) -> None:

@@ -103,6 +103,9 @@ class Producer:
         self._is_closed = False
         self._is_stopped = False
         self._owns_prefix = False
+        self._is_version_known = (
+            False  # of a manifest that is there: one that is not may yet be made by another process
+        )
         self._claiming = threading.Lock()
         self._start()
 
@@ -272,7 +275,7 @@ class Producer:
 
         A manifest that turns out to be version 1 refuses a batch with keys as a whole. Nothing else must be in it.
         """
-        return self._shape is BatchFormat.ARROW and (self._owns_prefix or self._config.format is not None)
+        return self._shape is BatchFormat.ARROW and (self._is_version_known or self._config.format is not None)
 
     def _spare(self, batch: PendingBatch) -> int:
         """Bytes that may come by the short way, each call's overhead included, and leave the batch below each limit."""
@@ -380,6 +383,7 @@ class Producer:
         with self._claiming:  # one writer claims, and the others find that it has
             if not self._owns_prefix:
                 self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
+                self._is_version_known = True
 
     def _put(self, batch: PendingBatch, floor: int) -> None:
         batch.location = self._names.location(self._config.data_path_prefix, floor)
@@ -508,7 +512,7 @@ class Producer:
 
     def _look_at_owner(self, refused: list[PenstockError]) -> None:
         try:
-            self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=False)
+            self._is_version_known = self._queue.own_prefix(self._config.data_path_prefix, claim=False)
         except (InvalidInput, CorruptData) as error:
             refused.append(error)
         except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again

@@ -98,6 +98,10 @@ class Planner:
             self._has_collected = True
             self._consumer.collect_if_due()
 
+    def close(self) -> None:
+        """Close the consumer, which ends its collector. Raises `StorageError`."""
+        self._consumer.close()
+
     def end_within(self, start: int, stop: int, budget: int | None) -> tuple[int, int]:
         """How far a block from `start` may reach, at most to `stop`; and how many bytes that are.
 

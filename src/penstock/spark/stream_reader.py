@@ -121,7 +121,10 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: it comes with the next block, when `latestOffset` has acked already; for the last block never."""
 
     def stop(self) -> None:
-        """Nothing: Spark does not call it when a query ends."""
+        """End the collector of a reader that planned. Spark does not ask: it kills that process when a query ends."""
+        planner, self._planner = self._planner, None
+        if planner is not None:
+            planner.close()
 
     def _plan(self) -> Planner:
         if self._planner is None:
