@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -228,6 +229,68 @@ def test_the_future_of_a_coroutine_in_another_thread_is_waited_for() -> None:
         thread.join()
         loop.close()
     assert len(done) == 1
+    assert source.committed_sequence == 0
+
+
+UNDONE_IN_A_THREAD: dict[str, Callable[[Any], object]] = {
+    name: UNDONE[name]
+    for name in ("map", "filter", "generator", "chain", "coroutine", "async generator", "list with a coroutine")
+}
+
+
+@pytest.mark.parametrize("kind", UNDONE_IN_A_THREAD)
+def test_a_future_whose_result_is_work_that_has_not_begun_is_refused(kind: str) -> None:
+    source, receiver = source_of(b"one"), Watched(source_of(b"one"))
+    with ThreadPoolExecutor(1) as pool:
+
+        def submit(given: object) -> Future[object]:
+            return pool.submit(UNDONE[kind], given)
+
+        with pytest.raises(SinkFailed, match="the result of a future is a "):
+            BatchEngine(QUICK).run(source, through, submit, until_idle=True)
+        with pytest.raises(DeadLetterRouteFailed, match="the result of a future is a "):
+            BatchEngine(QUICK, dlq=DlqPolicy.route(submit)).run(receiver, all_dead, work, until_idle=True)
+    assert source.committed_sequence is None
+    assert receiver.commits == []
+    assert done == []
+
+
+@pytest.mark.parametrize("as_what", [lambda one: one, lambda one: [None, one], lambda one: (one, one)])
+def test_the_writes_in_the_result_of_a_future_are_waited_for(as_what: Callable[[Any], Any]) -> None:
+    receiver, gate = Watched(source_of(b"one")), Gate()
+    with ThreadPoolExecutor(2) as pool:
+        running = Background(
+            lambda: BatchEngine(QUICK).run(
+                receiver, through, lambda _: pool.submit(lambda: as_what(pool.submit(gate))), until_idle=True
+            )
+        )
+        gate.wait_for_somebody()
+        assert not running.has_ended_within(A_WHILE)
+        assert receiver.commits == []
+        gate.open()
+        running.result()
+    assert receiver.commits == [(0,)]
+
+
+def test_a_handle_in_the_result_of_a_future_that_failed_fails_the_sink(fresh_name: str) -> None:
+    source = source_of(b"one")
+    store = FaultyStore(f"memory://{fresh_name}", rates={})
+    store.inject(StoreFault.ERROR_BEFORE, operation="put")
+    with Producer(store) as producer, ThreadPoolExecutor(1) as pool, pytest.raises(SinkFailed) as caught:
+        BatchEngine(QUICK).run(
+            source, through, lambda batch: pool.submit(producer.produce, batch.records), until_idle=True
+        )
+    assert isinstance(caught.value.__cause__, StorageError)
+    assert source.committed_sequence is None
+
+
+@pytest.mark.parametrize(
+    "result", [12, "written", {"written": 12}, [1, 2], (), sqlite3.connect(":memory:").execute("select 1"), object()]
+)
+def test_any_other_result_of_a_future_says_that_its_work_is_done(result: object) -> None:
+    source, future = source_of(b"one"), Future[object]()
+    future.set_result(result)
+    BatchEngine(QUICK).run(source, through, lambda _: future, until_idle=True)
     assert source.committed_sequence == 0
 
 

@@ -26,8 +26,9 @@ _log = get_logger(__name__)
 def wait_for_delivery(returned: object) -> None:
     """Return when everything that a sink returned is delivered. All of it is waited for, also after an error.
 
-    Raises the first error, in the order of the list, and `InvalidInput` for what is no delivery, before any wait. An
-    interrupt ends the wait.
+    Writes that a future has as its result are waited for too: `executor.submit(producer.produce, record)`. Raises the
+    first error, in the order of the list, and `InvalidInput` for what is no delivery, before any wait, and for a future
+    whose result is work that has not begun. An interrupt ends the wait.
 
     >>> wait_for_delivery(map(print, ["never printed"]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -81,11 +82,37 @@ def _error_of(write: Any) -> BaseException | None:
         return None
     if isinstance(write, Future):
         try:
-            return write.exception()
-        except CancelledError as error:
-            return error
+            error = write.exception()
+        except CancelledError as cancelled:
+            return cancelled
+        return _error_of_result(write.result()) if error is None else error
     try:
         write.result()
     except Exception as error:  # noqa: BLE001  it is raised when all the others have ended
         return error
     return None
+
+
+def _error_of_result(result: object) -> BaseException | None:
+    """How the writes ended that a future has as its result. Other results say nothing: the work has been done.
+
+    Not so a result that is work itself: a function that returns `map` or a coroutine has done nothing in its thread
+    either.
+    """
+    parts: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
+    undone = [one for one in parts if _is_work_not_begun(one)]
+    if undone:
+        for one in undone:
+            close_if_coroutine(one)
+        return InvalidInput(f"the result of a future is a {type(undone[0]).__name__}{_hint(undone[0])}")
+    errors = [_error_of(one) for one in parts if isinstance(one, WriteHandle | Future)]
+    return next((error for error in errors if error is not None), None)
+
+
+def _is_work_not_begun(result: object) -> bool:
+    """Whether it is awaited or iterated over to do anything. A database's cursor is an iterator too, and is not."""
+    if isinstance(result, WriteHandle):
+        return False
+    if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
+        return True
+    return isinstance(result, Iterator) and type(result).__module__ in {"builtins", "itertools"}
