@@ -10,6 +10,7 @@ from penstock import metrics
 from penstock.engine.inbound_gate import Holds
 from penstock.errors import InvalidInput
 from penstock.storage.checks import check_config, check_seconds, check_whole
+from penstock.storage.process import begin_anew_in_child
 
 _MIB = 1 << 20
 _MOST = 2**63 - 1  # what Arrow and RocksDB can count
@@ -70,6 +71,11 @@ class ByteBudget:
         self._utilisation = 0.0
         self._is_held = False
         self._set(config.start_bytes)
+        begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have a lock of its own in a forked child."""
+        self._lock = threading.Lock()
 
     @property
     def byte_budget(self) -> int:

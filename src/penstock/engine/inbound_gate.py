@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Protocol
 
 from penstock import metrics
+from penstock.storage.process import begin_anew_in_child
 
 
 class Holds(Protocol):
@@ -47,6 +48,11 @@ class InboundGate:
         self._actuator = actuator
         self._lock = threading.RLock()  # an actuator may ask the gate
         self._is_holding = False
+        begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have a lock of its own in a forked child."""
+        self._lock = threading.RLock()
 
     @property
     def is_holding(self) -> bool:

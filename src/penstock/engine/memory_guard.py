@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from penstock.engine.pressure import Pressure
 from penstock.errors import InvalidInput
 from penstock.storage.checks import check_whole
 from penstock.storage.logs import get_logger
+from penstock.storage.process import begin_anew_in_child
 
 _log = get_logger(__name__)
 
@@ -78,7 +78,7 @@ class MemoryGuard:
         self._lock = threading.Lock()
         self._added = 0
         self._leases = set[weakref.ref[Lease]]()
-        _guards.add(self)
+        begin_anew_in_child(self)
 
     @property
     def limit_bytes(self) -> int:
@@ -143,14 +143,3 @@ class MemoryGuard:
         self._lock = threading.Lock()
         self._added = 0
         self._leases.clear()
-
-
-_guards = weakref.WeakSet[MemoryGuard]()
-
-
-def _begin_anew() -> None:
-    for guard in list(_guards):
-        guard.begin_anew()
-
-
-os.register_at_fork(after_in_child=_begin_anew)

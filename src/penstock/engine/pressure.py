@@ -15,6 +15,7 @@ from typing import Protocol
 from penstock import metrics
 from penstock.errors import InvalidInput
 from penstock.storage.logs import get_logger
+from penstock.storage.process import begin_anew_in_child
 
 _log = get_logger(__name__)
 
@@ -101,6 +102,11 @@ class UnifiedPressure:
         self._failing = set[int]()  # places in `_sources`
         self._last_level = Pressure(0)
         self._holds = False
+        begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have a lock of its own in a forked child."""
+        self._lock = threading.Lock()
 
     @property
     def level(self) -> Pressure:

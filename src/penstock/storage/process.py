@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.errors import InvalidInput
 
@@ -29,8 +31,26 @@ def refuse_in_child(home: int, what: object, instead: str) -> None:
         )
 
 
+class WorksInChild(Protocol):
+    """Something with a lock that a forked child can go on using."""
+
+    def begin_anew(self) -> None:
+        """Make the lock anew: a thread of the parent may have held it at the fork, and is not in the child."""
+        ...
+
+
+_works_in_child: weakref.WeakSet[WorksInChild] = weakref.WeakSet()
+
+
+def begin_anew_in_child(one: WorksInChild) -> None:
+    """Have `begin_anew` called in every child that is forked while this object lives."""
+    _works_in_child.add(one)
+
+
 def _forked() -> None:
     current.number = os.getpid()
+    for one in list(_works_in_child):
+        one.begin_anew()
 
 
 os.register_at_fork(after_in_child=_forked)

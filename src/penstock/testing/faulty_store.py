@@ -34,6 +34,7 @@ from penstock.storage.object_store import (
 )
 from penstock.storage.opening import check_path_in, open_store
 from penstock.storage.paths import check_path, check_paths, check_prefix
+from penstock.storage.process import begin_anew_in_child
 from penstock.testing.faults import DEFAULT_RATES, Dice, Drawn, Fault, Planned
 
 ThirdParty = Callable[[ObjectStore, str], object]
@@ -109,6 +110,12 @@ class FaultyStore:
         self._jumps: dict[tuple[str, str], timedelta] = {}
         self._quiet = 0
         self._lock = threading.RLock()
+        begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have a lock of its own in a forked child. Writes that are late there arrive from the parent."""
+        self._lock = threading.RLock()
+        self._late = []
 
     @property
     def url(self) -> str:
@@ -139,6 +146,7 @@ class FaultyStore:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
+        begin_anew_in_child(self)
 
     def inject(self, fault: Fault, *, operation: str | None = None, path: str | None = None, times: int = 1) -> None:
         """Ask for a fault at the next call (of that operation, on that path) where it can come.
