@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pickle
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from types import ModuleType
 
@@ -140,6 +142,17 @@ def test_the_packages_below_are_attributes_without_an_import_of_their_own() -> N
 def test_a_class_is_pickled_by_the_module_that_defines_it() -> None:
     assert b"penstock.buffer.config" in pickle.dumps(penstock.ProducerConfig)
     assert pickle.loads(pickle.dumps(penstock.ProducerConfig)) is penstock.ProducerConfig
+
+
+@pytest.mark.parametrize(
+    "name", ["penstock", "penstock.storage", "penstock.queue", "penstock.buffer", "penstock.engine"]
+)
+def test_the_type_hints_of_public_classes_can_be_resolved(name: str) -> None:
+    package = importlib.import_module(name)
+    for public in (getattr(package, one) for one in package.__all__):
+        for part in (public, *vars(public).values()) if inspect.isclass(public) else ():
+            if inspect.isclass(part) or inspect.isfunction(part):
+                typing.get_type_hints(part)
 
 
 def test_a_name_is_looked_up_once() -> None:

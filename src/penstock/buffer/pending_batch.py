@@ -28,7 +28,7 @@ from penstock.records import (
     values_to_arrow,
 )
 
-Entries: TypeAlias = "bytes | str | Record | Sequence[bytes | str | Record] | pa.RecordBatch"
+Entries: TypeAlias = bytes | str | Record | Sequence[bytes | str | Record] | pa.RecordBatch
 
 ENTRY_OVERHEAD_BYTES = 64
 """What an entry takes in memory beside its payload while it is an object of its own: measured, and rounded up."""

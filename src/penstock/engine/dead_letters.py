@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from penstock.engine.delivery import Delivery
 from penstock.errors import InvalidInput
 from penstock.records import Record
-
-if TYPE_CHECKING:
-    from penstock.engine.delivery import Delivery
-
-Route = Callable[[list["DeadLetter"]], "Delivery"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +40,9 @@ class DeadLetter:
     def of(cls, record: Record, reason: str, stage: str = "process") -> DeadLetter:
         """Make one of a record, with its key and headers."""
         return cls(record.value, reason, record.key, record.headers, stage)
+
+
+Route = Callable[[list[DeadLetter]], Delivery]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from penstock.buffer import WriteHandle
 from penstock.errors import EngineError, InvalidInput
 from penstock.storage.logs import get_logger
 
-Write: TypeAlias = "WriteHandle | Future[Any] | None"
-Delivery: TypeAlias = "Write | Sequence[Write]"
+Write: TypeAlias = WriteHandle | Future[Any] | None
+Delivery: TypeAlias = Write | Sequence[Write]
 
 _ALLOWED = "None, a WriteHandle, a concurrent.futures.Future, or a list or tuple of these, which are waited for"
 

@@ -63,7 +63,7 @@ class Drop:
     """What a filter says of a record that is not wanted: it is counted, and acked with its block."""
 
 
-Verdict: TypeAlias = "Keep | Drop | DeadLetter | type[Keep] | type[Drop]"
+Verdict: TypeAlias = Keep | Drop | DeadLetter | type[Keep] | type[Drop]
 Filter: TypeAlias = Callable[[Record], Verdict]
 
 
