@@ -180,3 +180,37 @@ def test_a_child_that_is_forked_in_a_sink_and_returns_into_the_loop_commits_noth
     assert "a child that was forked during the block" in in_child
     assert in_parent == "nothing was raised"
     assert log == ["commit"]
+
+
+IMPORTS_OF_THREADS = """
+import sys, tempfile, threading
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            print(name)
+
+from penstock import Consumer, ConsumerConfig, Producer
+from penstock.engine import BufferReceiver
+from penstock.metalog import ObjectMetadataLog
+
+place = Path(tempfile.mkdtemp(dir=sys.argv[1]))
+sys.meta_path.insert(0, Watch())
+with Producer(place / "buffer") as producer:
+    producer.produce(b"a").result(60)
+with Consumer(place / "buffer", ConsumerConfig(gc_interval=0.01)) as consumer:
+    consumer.next_batch().ack()
+with BufferReceiver(place / "buffer") as receiver:
+    receiver.recv(1, timeout=0)
+with ObjectMetadataLog(place / "log", 1) as log:
+    log.publish(0, b"a")
+"""
+
+
+def test_a_background_thread_imports_nothing(tmp_path: Path) -> None:
+    """A child that is forked during an import in another thread waits for ever where it imports the same module."""
+    command = [sys.executable, "-c", IMPORTS_OF_THREADS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []

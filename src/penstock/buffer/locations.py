@@ -107,6 +107,10 @@ class Names:
     def __init__(
         self, clock: Callable[[], float] = time.time, randomness: Callable[[int], bytes] = _random_bytes
     ) -> None:
+        from ulid import ULID  # here, for it takes longer to load than all the rest of the buffer
+
+        # Not in `ulid`: a fork while a background thread imports it would leave the child waiting for that import.
+        self._ulid_of = ULID.from_bytes
         self._clock = clock
         self._randomness = randomness
         self._closed: TimeRanges = ()
@@ -117,15 +121,13 @@ class Names:
 
     def ulid(self, floor: int = 0) -> str:
         """A new ULID, above the floor. Raises `InvalidInput` where no time is left above it."""
-        from ulid import ULID  # here, for it takes longer to load than all the rest of the buffer
-
         now = min(max(int(self._clock() * 1000), 0), LAST_ULID_MS)
         milliseconds = after_ranges(self._closed, max(now, floor + 1))
         if milliseconds > LAST_ULID_MS:
             raise InvalidInput(f"no ULID has a time beyond the floor of this buffer, {floor} ms since 1970")
         # Not `ULID.from_timestamp`: within a millisecond it adds one to the last, and a forked child starts from its
         # parent's last. Both would write data under one name.
-        return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + self._randomness(_ULID_RANDOM_BYTES)))
+        return str(self._ulid_of(milliseconds.to_bytes(6, "big") + self._randomness(_ULID_RANDOM_BYTES)))
 
     def writer(self) -> str:
         """A new name for a writer of the manifest."""
