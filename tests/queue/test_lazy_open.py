@@ -13,12 +13,11 @@ from typing import NamedTuple
 import pytest
 
 from penstock.queue import DurableEventQueue
-from tests.processes import Parent, Start
+from tests.processes import PATIENCE, Parent, Start
 
 KIB, MIB = 1 << 10, 1 << 20
 NOISE = random.Random(1).randbytes(4 * MIB)  # RocksDB would compress what has a pattern
 AT_ONCE = 1_000
-PATIENCE = 10.0  # seconds
 
 
 def fill(path: Path, count: int) -> None:
