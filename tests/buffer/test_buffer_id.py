@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -91,6 +92,23 @@ def test_one_buffer_that_is_opened_from_another_root_is_refused_for_its_paths_co
             tmp_path,
             ConsumerConfig(data_path_prefix="orders/ingest", manifest_path="orders/ingest/manifest"),
         ).collect_once()
+
+
+def test_a_collector_of_another_root_keeps_what_is_live_where_no_owner_was_ever_written(tmp_path: Path) -> None:
+    """As OpenData's crate leaves a buffer: a manifest, data objects, and nothing that says whose they are."""
+    location = produce(tmp_path / "orders", b"live")
+    LocalStore(tmp_path / "orders").delete([OWNER, f"{MANIFEST}.id"])
+    os.utime(tmp_path / "orders" / location, (1, 1))
+    config = ConsumerConfig(data_path_prefix="orders/ingest", manifest_path="orders/ingest/manifest")
+
+    for cycle in range(4):
+        GarbageCollector(
+            tmp_path,
+            config,
+            clock=lambda cycle=cycle: time.time() + 700 * cycle,  # type: ignore[misc]
+        ).collect_once()
+
+    assert f"orders/{location}" in files(tmp_path)
 
 
 # Written once.

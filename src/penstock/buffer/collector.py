@@ -143,7 +143,7 @@ class GarbageCollector:
     # Version 1: what no manifest names, and was written long before the manifest.
 
     def _collect_opendata(self, view: QueueView, cycle: Cycle) -> GcReport:
-        prefix, named = self._config.data_path_prefix, _locations(view)
+        prefix, named = self._config.data_path_prefix, _names(view)
         sweep = self._sweep(self._named_or_young, cycle)
         found = 0
         for meta in self._store.list_objects(prefix):
@@ -152,7 +152,7 @@ class GarbageCollector:
                 break
             if is_data_path(meta.path, prefix):
                 found += 1
-                if meta.path not in named and self._is_old(meta, view):
+                if _name(meta.path) not in named and self._is_old(meta, view):
                     sweep.offer(meta)
         sweep.flush()
         return _report(sweep, found, GcDetails(named=len(named)))
@@ -162,8 +162,8 @@ class GarbageCollector:
         view = self._queue.look()
         if view.version is None or isinstance(view, NativeView):
             return set(listed)  # gone, or upgraded: the next cycle goes by what is there then
-        named = _locations(view)
-        return {path for path, meta in listed.items() if path in named or not self._is_old(meta, view)}
+        named = _names(view)
+        return {path for path, meta in listed.items() if _name(path) in named or not self._is_old(meta, view)}
 
     def _is_old(self, meta: ObjectMeta, view: QueueView) -> bool:
         """Whether the manifest was written long after an object: both are the store's times."""
@@ -314,8 +314,16 @@ def _paths_of(prefix: str, first: int, last: int) -> tuple[str, str]:
     return f"{prefix}/{ulid_prefix(first)}", f"{prefix}/{end}"
 
 
-def _locations(view: QueueView) -> set[str]:
-    return {entry.location for entry in view.entries(view.first_sequence, view.next_sequence)}
+def _names(view: QueueView) -> set[str]:
+    """The file names of what a manifest names. A ULID is unique, and the folders of a path depend on the store's root.
+
+    So a live object is kept even where the manifest is opened from another root, and no owner says so.
+    """
+    return {_name(entry.location) for entry in view.entries(view.first_sequence, view.next_sequence)}
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _report(sweep: Sweep, found: int, details: GcDetails) -> GcReport:
