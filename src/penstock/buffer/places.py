@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock.buffer.collector_turns import MARK
 from penstock.buffer.locations import is_data_name
 from penstock.buffer.ownership import OWNER
-from penstock.buffer.segments import folder_of
+from penstock.buffer.segments import folder_of, segment_time
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore, check_path_in, url_of
 from penstock.storage.paths import is_below, is_path
@@ -25,6 +25,12 @@ def check_apart(prefix: str, manifest: str) -> None:
     segments = folder_of(manifest)
     if folder == prefix and (name in {OWNER, MARK} or is_data_name(name)):
         raise InvalidInput(f"manifest_path {manifest!r} is a name that data_path_prefix {prefix!r} needs itself")
+    if name == MARK or is_data_name(name) or segment_time(name) is not None:
+        # In whichever folder: it may be another buffer's, whose collector deletes or replaces objects of such names.
+        raise InvalidInput(
+            f"manifest_path {manifest!r} has the name of a data object, a segment or a collector's mark: the collector "
+            "of another buffer could take it for its own; use another name, such as 'ingest/manifest'"
+        )
     if is_below(manifest, f"{prefix}/{OWNER}"):
         raise InvalidInput(f"manifest_path {manifest!r} is below {OWNER!r}, which data_path_prefix {prefix!r} needs")
     if prefix == manifest or is_below(prefix, manifest):
