@@ -87,7 +87,9 @@ class GarbageCollector:
             prefix=config.data_path_prefix,
             clock=clock,
         )
-        self._turns = CollectorTurns(self._store, config.data_path_prefix, config.gc_interval, uptime=uptime)
+        self._turns = CollectorTurns(
+            self._store, config.data_path_prefix, config.gc_interval, clock=clock, uptime=uptime
+        )
         self._home = current.number
 
     def __repr__(self) -> str:

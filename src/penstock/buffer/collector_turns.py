@@ -21,6 +21,7 @@ from penstock.storage.logs import get_logger
 
 MARK = ".collected"
 
+_DAY = 86_400.0
 _MAX_MARK_BYTES = 64 << 10  # to be read: it holds a host, a process and a random part
 
 _log = get_logger(__name__)
@@ -37,11 +38,18 @@ class CollectorTurns:
     """Takes turns for one collector. `interval` is in seconds; `uptime` a clock that nobody sets, for durations."""
 
     def __init__(
-        self, store: ObjectStore, prefix: str, interval: float, *, uptime: Callable[[], float] = time.monotonic
+        self,
+        store: ObjectStore,
+        prefix: str,
+        interval: float,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._path = f"{prefix}/{MARK}"
         self._interval = interval
+        self._clock = clock
         self._uptime = uptime
         self._lock = threading.Lock()
         self._seen: tuple[str, float] | None = None
@@ -50,7 +58,9 @@ class CollectorTurns:
         """Take the turn, if an interval has passed since the last was taken; None where it is not due, or another's.
 
         Two things show that it is due, and neither is a host's clock: the manifest was written an interval after the
-        mark, both in the store's time; or this process has seen the same mark for an interval of its uptime.
+        mark, both in the store's time; or this process has seen the same mark for an interval of its uptime. And a mark
+        that is dated more than a day ahead of both the manifest and this host's clock counts for nothing: the store's
+        clock was wrong when it was written, and short processes would wait for that day.
 
         A mark that cannot be written, on a full disk for example, keeps nobody from collecting.
         """
@@ -77,10 +87,18 @@ class CollectorTurns:
     def _is_due(self, mark: Object, manifest_written: datetime | None) -> bool:
         if manifest_written is not None and manifest_written - mark.last_modified >= timedelta(seconds=self._interval):
             return True
+        if self._is_far_ahead(mark, manifest_written):
+            return True
         now = self._uptime()
         if self._seen is None or self._seen[0] != mark.version:
             self._seen = mark.version, now
         return now - self._seen[1] >= self._interval
+
+    def _is_far_ahead(self, mark: Object, manifest_written: datetime | None) -> bool:
+        latest = self._clock()
+        if manifest_written is not None:
+            latest = max(latest, manifest_written.timestamp())
+        return mark.last_modified.timestamp() - latest > max(_DAY, self._interval)
 
     def _write(self, mark: Object | None) -> str:
         # With a random part: some stores make the version from the content, and it must not come again.

@@ -95,6 +95,22 @@ def test_a_process_that_sees_the_same_mark_for_an_interval_takes_over_from_one_t
     assert is_run(waiting)
 
 
+@pytest.mark.parametrize("wrong_by", [3_650 * DAY, 2 * DAY])
+def test_a_mark_that_the_stores_clock_has_dated_far_ahead_keeps_no_short_process_from_collecting(
+    fresh_name: str, wrong_by: float
+) -> None:
+    time, ahead = Time(), [0.0]
+    buffer = Buffer(MemoryStore(fresh_name, clock=lambda: time() + ahead[0]), time)
+    buffer.produce(b"one")
+    ahead[0] = wrong_by  # for this one cycle
+    assert is_run(collector(buffer))
+    ahead[0] = 0.0
+    buffer.time.passes(INTERVAL)
+    buffer.produce(b"two")
+    assert is_run(collector(buffer))
+    assert not is_run(collector(buffer))  # the mark has a right date again
+
+
 def test_of_many_processes_that_wait_for_the_same_interval_one_runs(buffer: Buffer) -> None:
     uptime = Uptime()
     many = [collector(buffer, uptime=uptime) for _ in range(10)]
