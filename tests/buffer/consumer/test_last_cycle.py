@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig
 from penstock.errors import InvalidInput, StorageError
-from penstock.storage import MemoryStore, ObjectStore
+from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from tests.buffer.consumer.queues import NO_GC, fill, kept
 from tests.buffer.consumer.watched_store import WatchedStore
 
@@ -21,7 +22,7 @@ class Job:
 
     def __init__(self, name: str) -> None:
         self.now = 1_700_000_000.0
-        self.store = MemoryStore(name, clock=lambda: self.now)
+        self.store: ObjectStore = MemoryStore(name, clock=lambda: self.now)
 
     def run(self, config: ConsumerConfig | None = None) -> None:
         fill(self.store, b"one", b"two", clock=lambda: self.now)
@@ -39,6 +40,21 @@ def test_a_job_that_never_lives_for_an_interval_collects_all_the_same(fresh_name
     for _ in range(48):
         job.run()
     assert len(job.data()) <= 8  # what the last few runs have acked
+
+
+def test_a_job_on_a_disk_that_was_first_written_by_a_clock_ten_years_ahead_collects_once_the_clock_is_right(
+    tmp_path: Path, fresh_name: str
+) -> None:
+    job = Job(fresh_name)
+    wrong_by = [3_650 * 24 * HOUR]  # for the first write of all
+    job.store = LocalStore(
+        tmp_path,
+        clock=lambda: job.now + (wrong_by.pop() if wrong_by else 0.0),
+        uptime=lambda: round((job.now - 1_600_000_000) * 1e9),
+    )
+    for _ in range(12):
+        job.run()
+    assert len(job.data()) <= 8
 
 
 def test_a_job_that_runs_more_often_than_the_interval_collects_once_in_it(fresh_name: str) -> None:

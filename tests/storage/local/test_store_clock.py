@@ -111,12 +111,31 @@ def test_after_a_leap_the_clock_catches_up_with_the_host(tmp_path: Path, host: H
 def test_a_step_back_of_the_host_never_lets_the_clock_go_back(tmp_path: Path, host: Host) -> None:
     first = host.clock(tmp_path / "clock").next_stamp()
     host.now -= HOUR
+    stamps = [host.clock(tmp_path / "clock").next_stamp() for _ in range(5)]
+
+    assert stamps == [first + 1, first + 2, first + 3, first + 4, first + 5]
+
+
+def test_a_clock_that_is_ahead_of_the_host_goes_at_half_the_speed_until_the_host_is_there(
+    tmp_path: Path, host: Host
+) -> None:
+    """If it stood still, nothing written from then on would ever be older than anything else."""
+    first = host.clock(tmp_path / "clock").next_stamp()
+    host.now -= HOUR
     stamps = []
     for _ in range(5):
+        host.now += 1
         host.up += SECOND
         stamps.append(host.clock(tmp_path / "clock").next_stamp())
 
-    assert stamps == [first + 1, first + 2, first + 3, first + 4, first + 5]
+    assert stamps == [first + 500_000 * second for second in range(1, 6)]
+
+    for _ in range(2 * 60):
+        host.now += 60
+        host.up += 60 * SECOND
+        stamp = host.clock(tmp_path / "clock").next_stamp()
+
+    assert stamp == host.micros()
 
 
 def test_a_file_from_the_future_does_not_take_other_objects_there_with_it(tmp_path: Path) -> None:

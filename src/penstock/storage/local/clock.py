@@ -34,7 +34,8 @@ def boot_id() -> bytes:
 class StoreClock:
     """Stamps in microseconds that follow the host's clock, but at most at twice the speed of real time.
 
-    Twice, because whoever compares two stamps (the garbage collector) leaves at least that much room. After a
+    Twice, because whoever compares two stamps (the garbage collector) leaves at least that much room. While the host's
+    clock is behind, because it was ahead before, they go on at half the speed, so that the host's catches up. After a
     reboot the host's time counts as it is.
     """
 
@@ -70,6 +71,9 @@ class StoreClock:
             stamp = host
         elif last[0] != self._boot or up < last[1]:
             stamp = max(host, last[2] + 1)
+        elif host <= last[2]:
+            # It was ahead once. If the store's clock stood still, nothing would grow old until the host's is there.
+            stamp = last[2] + max((up - last[1]) // 2_000, 1)
         else:
             most = last[2] + 2 * (up - last[1]) // 1_000
             stamp = max(min(host, most), last[2] + 1)
