@@ -9,7 +9,7 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
 from penstock.buffer.opendata_id import id_path
 from penstock.buffer.upgrading import upgrade
-from penstock.errors import InvalidInput
+from penstock.errors import Fenced, InvalidInput
 from penstock.storage import ObjectStore
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.processes import PATIENCE
@@ -84,3 +84,44 @@ def test_an_upgrade_finds_an_id_that_was_lost(memory: ObjectStore, manifest: str
     assert Manifest.read(memory).id == before
     with Producer(memory) as producer:
         producer.produce(b"more").result(PATIENCE)
+
+
+@pytest.mark.parametrize(("acked", "created"), [(0, 8), (3, 8), (3, 2)])
+def test_a_consumer_of_a_buffer_that_was_created_again_acks_nothing_of_the_new_one(
+    memory: ObjectStore, acked: int, created: int
+) -> None:
+    def fill(count: int) -> None:
+        with Producer(memory, ProducerConfig(flush_size_bytes=1)) as producer:
+            for number in range(count):
+                producer.produce(b"%d" % number).result(PATIENCE)
+
+    fill(5)
+    consumer = Consumer(memory, ConsumerConfig(gc=False))
+    assert len(consumer.next_descriptors(5)) == 5
+    if acked:
+        consumer.ack_through(acked - 1)
+    memory.delete([meta.path for meta in memory.list_objects()])
+    fill(created)
+    newer = Consumer(memory, ConsumerConfig(gc=False))  # its epoch is the same number
+
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            consumer.ack_through(4)
+    consumer.close()
+    assert len(newer.next_descriptors(100)) == created
+
+
+def test_a_consumer_that_looks_at_a_buffer_that_was_created_again_acks_nothing_of_it_afterwards(
+    memory: ObjectStore,
+) -> None:
+    filled(memory, "opendata")
+    consumer = Consumer(memory, ConsumerConfig(gc=False))
+    assert len(consumer.next_descriptors(1)) == 1
+    memory.delete([meta.path for meta in memory.list_objects()])
+    filled(memory, "opendata")
+    Consumer(memory, ConsumerConfig(gc=False))
+
+    assert consumer.next_descriptors(1) == []
+    with pytest.raises(Fenced):
+        consumer.ack_through(0)
+    assert len(Manifest.read(memory).entries) == 1

@@ -107,6 +107,26 @@ class OpenDataManifest:
         low, high = max(start - first, 0), min(stop - first, self.count)
         return [_decode_entry(self.data, starts[place], starts[place + 1]) for place in range(low, high)]
 
+    def is_other_than(self, before: OpenDataManifest) -> bool:
+        """Whether this is no later state of the same queue: sequences went back, or an entry of both is another."""
+        if self.next_sequence < before.next_sequence:
+            return True
+        sequence = max(self.first_sequence, before.first_sequence)
+        if sequence >= before.next_sequence:
+            return False
+        return self._location(sequence) != before._location(sequence)
+
+    def _location(self, sequence: int) -> bytes:
+        """Where the data of an entry is, as it is written. Looks at no entry behind it."""
+        at = 0
+        for number in range(sequence - self.first_sequence):
+            at = self._skip(at, number)
+        at += _LENGTH.size + _ENTRY.size
+        if at > self._end:
+            return b""  # whoever reads the entry says that it is truncated
+        _, length = _ENTRY.unpack_from(self.data, at - _ENTRY.size)
+        return self.data[at : at + length]
+
     @cached_property
     def _starts(self) -> list[int]:
         """Where each entry starts, and where the last one ends. Once for a manifest, however often it is asked."""

@@ -118,6 +118,9 @@ class OpenDataQueue:
         self._prefix = prefix
         self._group = group
         self._latest: OpenDataView | None = None
+        self._consumed: OpenDataView | None = None  # as the consumer saw it last, under its epoch
+        # An epoch comes again in a manifest that was deleted and created again, and version 1 has no id in it.
+        self._is_replaced = False
 
     @property
     def conflict_rate(self) -> float:
@@ -215,11 +218,14 @@ class OpenDataQueue:
                 )
                 changed = changed.remove_through(last_acked)
             try:
-                return self._write(found, changed.with_epoch(next_epoch(found.epoch)))
+                view = self._write(found, changed.with_epoch(next_epoch(found.epoch)))
             except LOST as error:
                 patience.lost(error)
                 _log.info("taking an epoch in %s: %s; taking the next one", self._where, error)
                 next(pauses)
+            else:
+                self._consumed = view
+                return view
 
     def _check_places(self, found: OpenDataView) -> None:
         """Raises `InvalidInput` for paths that OpenData's crate would look for elsewhere."""
@@ -245,8 +251,12 @@ class OpenDataQueue:
         """Read the queue under an epoch."""
         if fresh:
             self._latest = None
+        before = self._consumed  # first: another thread may read a later state meanwhile
         found = self.look()
         self._check_epoch(found, epoch)
+        if before is not None and found.version != before.version and found.manifest.is_other_than(before.manifest):
+            self._is_replaced = True
+        self._consumed = found
         return found
 
     def dequeue(self, epoch: int, through: int) -> OpenDataView:
@@ -254,14 +264,19 @@ class OpenDataQueue:
         pauses, patience = self._pauses(), Patience()
         while True:
             found = self.read(epoch)
+            if self._is_replaced:
+                raise Fenced(f"{self._where} is another buffer now: the manifest of this consumer's was deleted since")
             if through < found.first_sequence or found.first_sequence == found.next_sequence:
                 return found
             try:
-                return self._write(found, found.manifest.remove_through(through))
+                view = self._write(found, found.manifest.remove_through(through))
             except LOST as error:
                 patience.lost(error)
                 _log.info("dequeuing through %d in %s: %s; reading again", through, self._where, error)
                 next(pauses)
+            else:
+                self._consumed = view
+                return view
 
     def look(self) -> OpenDataView:
         """Read the queue without an epoch. What has not changed since the last time is not parsed again."""
