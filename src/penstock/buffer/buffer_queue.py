@@ -87,7 +87,8 @@ class BufferQueue:
         Claiming comes before the first data object, and after the manifest. Raises `InvalidInput` where the prefix
         belongs to another buffer, or to one that was deleted.
         """
-        return own_prefix(self._store, prefix, self._path, self.identify, claim=claim)
+        reserve = self._opendata.manifest_object.reserve_for_ids
+        return own_prefix(self._store, prefix, self._path, self.identify, claim=claim, reserve=reserve)
 
     def enqueue(
         self,

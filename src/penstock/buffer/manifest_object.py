@@ -51,6 +51,9 @@ class ManifestObject:
         self.path = path
         self.label = label
         self.where = f"{url_of(store)}/{path}"
+        produces = role == "producer"
+        self.reserve_to_create = Reserve.KEEP if produces else Reserve.USE  # of the manifest itself
+        self.reserve_for_ids = None if produces else Reserve.USE  # of the small objects that say whose the data is
         self._counts = WriteCounts(label, role)
         self._sleep = sleep
         self._jitter = jitter

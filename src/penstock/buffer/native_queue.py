@@ -150,7 +150,7 @@ class NativeQueue:
         pauses, patience = self._object.pauses(), Patience()
         while found.version is None:
             try:
-                return self._write(found, found.head.changed())
+                return self._write(found, found.head.changed(), self._object.reserve_to_create)
             except LOST as error:
                 patience.lost(error)
                 _log.info("creating %s: %s; reading it again", self._object.where, error)

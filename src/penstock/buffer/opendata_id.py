@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from penstock.buffer.manifest_object import decoded
 from penstock.buffer.ownership import as_id
 from penstock.errors import AlreadyExists, NotFound, OutcomeUnknown
-from penstock.storage import ObjectStore, get_at_most, url_of
+from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
 from penstock.storage.checked_json import decode_fields, encode_fields
 
 _VERSION = 1
@@ -33,10 +33,10 @@ def read_id(store: ObjectStore, manifest_path: str) -> UUID | None:
     return decoded(_decode, data, f"{url_of(store)}/{path}")
 
 
-def write_id(store: ObjectStore, manifest_path: str, lost: UUID | None = None) -> UUID:
+def write_id(store: ObjectStore, manifest_path: str, lost: UUID | None = None, reserve: Reserve | None = None) -> UUID:
     """The id that lies beside a manifest. Where there is none it is written: the one that was lost, or a new one.
 
-    Raises as `read_id` does.
+    `reserve` says whether that may use the reserve of a full disk. Raises as `read_id` does.
     """
     path = id_path(manifest_path)
     for _ in range(_TRIES):
@@ -45,7 +45,7 @@ def write_id(store: ObjectStore, manifest_path: str, lost: UUID | None = None) -
             return found
         new = lost or uuid4()
         try:
-            store.put_if_absent(path, _encode(new))
+            replace_with_reserve(store, path, _encode(new), None, reserve)
         except (AlreadyExists, OutcomeUnknown):
             continue  # another process's id, or this one's own: whichever is there is the buffer's
         return new

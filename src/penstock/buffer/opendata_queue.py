@@ -138,11 +138,11 @@ class OpenDataQueue:
         known = None if found.version is None else self._known_id()
         if not create:
             return known
-        own_id = self._object.patiently(lambda: write_id(store, path, known))
+        own_id = self._object.patiently(lambda: write_id(store, path, known, self._object.reserve_for_ids))
         pauses, patience = self._pauses(), Patience()
         while found.version is None:
             try:
-                found = self._write(found, found.manifest)
+                found = self._write(found, found.manifest, self._object.reserve_to_create)
             except LOST as error:
                 patience.lost(error)
                 _log.info("creating %s: %s; reading it again", self._where, error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from penstock.errors import AlreadyExists, CorruptData, InvalidInput, NotFound, OutcomeUnknown
-from penstock.storage import ObjectStore, get_at_most, url_of
+from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
 from penstock.storage.checked_json import decode_fields, encode_fields
 from penstock.storage.logs import get_logger
 
@@ -59,11 +59,18 @@ def as_id(text: str) -> UUID:
 
 
 def own_prefix(
-    store: ObjectStore, prefix: str, manifest: str, identify: Callable[[bool], UUID | None], *, claim: bool
+    store: ObjectStore,
+    prefix: str,
+    manifest: str,
+    identify: Callable[[bool], UUID | None],
+    *,
+    claim: bool,
+    reserve: Reserve | None = None,
 ) -> bool:
     """Say whether a prefix belongs to the buffer of this manifest. With `claim`, claim it if it has no owner yet.
 
     `identify` returns the buffer's id; None where there is no buffer, unless it is called with True: then it makes one.
+    `reserve` says whether the claim may use the reserve of a full disk: a collector's may, for it precedes deletes.
 
     Raises `InvalidInput` if it belongs to another buffer, of which nothing may be written or deleted here.
     """
@@ -81,7 +88,7 @@ def own_prefix(
     path = f"{prefix}/{OWNER}"
     for _ in range(_TRIES):
         try:
-            store.put_if_absent(path, owner.encode())
+            replace_with_reserve(store, path, owner.encode(), None, reserve)
         except (AlreadyExists, OutcomeUnknown) as error:
             # Another buffer's, or this one's own: reading it again decides, for the content is all that matters here.
             _log.info("claiming %s in %s: %s; reading it again", path, url_of(store), error)

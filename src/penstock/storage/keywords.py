@@ -38,7 +38,9 @@ def get_at_most(store: ObjectStore, path: str, max_bytes: int) -> Object:
     return found
 
 
-def replace_with_reserve(store: ObjectStore, path: str, data: Data, version: str | None, reserve: Reserve) -> str:
+def replace_with_reserve(
+    store: ObjectStore, path: str, data: Data, version: str | None, reserve: Reserve | None
+) -> str:
     """Write over a version, or with None where there is no object, and say what the write has to do with the reserve.
 
     Raises what `put_if_match` and `put_if_absent` raise. Only a local disk has a reserve; to other stores this is an

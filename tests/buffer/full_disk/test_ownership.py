@@ -1,0 +1,68 @@
+"""What says whose the data is, on a full disk: collectors write it from the reserve, and producers do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.buffer import Producer, ProducerConfig
+from penstock.errors import StorageError
+from tests.buffer.full_disk.small_disk import Disk, produce, spares_of
+
+
+def without_owner(disk: Disk) -> None:
+    """Leave the buffer as a program does that knows no owners, OpenData's for example."""
+    for path in (Path(disk.where) / "ingest").iterdir():
+        if path.name in {".owner", "manifest.id"}:
+            path.unlink()
+
+
+def test_data_without_an_owner_is_collected_on_a_full_disk(any_disk: Disk) -> None:
+    produce(any_disk, 40)
+    without_owner(any_disk)
+    any_disk.fill()
+    with any_disk.consumer() as consumer:
+        for _ in consumer:
+            pass
+        consumer.ack_through(39)
+
+    assert any_disk.collect() >= 39  # version 1 keeps what is as young as the manifest
+    produce(any_disk, 3)
+
+
+def test_a_consumer_on_a_full_disk_says_which_buffer_it_reads(disk: Disk) -> None:
+    produce(disk, 3)
+    without_owner(disk)
+    disk.fill()
+    with disk.consumer() as consumer:
+        found = consumer.buffer_id
+    with disk.consumer() as consumer:
+        assert consumer.buffer_id == found
+
+
+def test_producers_do_not_claim_a_prefix_from_the_reserve(disk: Disk) -> None:
+    produce(disk, 3)
+    without_owner(disk)
+    spares = spares_of(disk)
+    disk.fill()
+    for _ in range(5):
+        with disk.producer() as producer, pytest.raises(StorageError, match="the disk is full"):
+            producer.produce(b"refused").result()
+        assert spares_of(disk) == spares
+
+
+def test_producers_of_new_buffers_do_not_use_the_reserve_of_a_manifest_beside_theirs(disk: Disk) -> None:
+    produce(disk, 3)
+    spares = spares_of(disk)
+    disk.fill()
+    for number in range(5):
+        config = ProducerConfig(
+            manifest_format=disk.manifests, manifest_path=f"ingest/other-{number}", data_path_prefix=f"other-{number}"
+        )
+        with Producer(disk.store(), config) as producer, pytest.raises(StorageError, match="the disk is full"):
+            producer.produce(b"refused").result()
+        assert spares_of(disk) == spares
+    with disk.consumer() as consumer:
+        assert consumer.next_batch() is not None
+        consumer.ack_through(0)
