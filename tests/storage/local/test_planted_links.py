@@ -128,6 +128,31 @@ def test_a_clock_and_a_reserve_that_are_links_are_refused(root: Path, elsewhere:
     assert contents_of(str(root)) == {"dir/object": b"object"}
 
 
+@pytest.mark.parametrize("call", ["put", "put_if_absent", "put_if_match", "delete"])
+@pytest.mark.parametrize("target", ["synced", "not there"])
+def test_a_link_does_not_say_that_a_directory_was_synced(
+    root: Path, elsewhere: Elsewhere, call: str, target: str
+) -> None:
+    version = LocalStore(root).head("dir/object").version
+    plant(root / "dir" / ".penstock" / "synced", elsewhere.path / target)
+
+    with pytest.raises(InvalidInput, match="synced' is refused: it is a link"):
+        CALLS[call](LocalStore(root), version)
+    assert elsewhere.is_untouched()
+    assert contents_of(str(root)) == {"dir/object": b"object"}
+
+
+def test_a_link_in_the_place_of_the_reserves_lock_is_refused_though_the_reserve_is_complete(
+    root: Path, elsewhere: Elsewhere
+) -> None:
+    plant(root / "dir" / ".penstock" / "reserve.lock", elsewhere.path / "reserve.lock")
+
+    with pytest.raises(InvalidInput, match=r"reserve\.lock' is refused: it is a link"):
+        LocalStore(root).put("dir/other", b"new")
+    assert elsewhere.is_untouched()
+    assert contents_of(str(root)) == {"dir/object": b"object"}
+
+
 def test_links_in_the_place_of_a_spare_or_a_temporary_file_are_removed_and_lead_nowhere(
     root: Path, elsewhere: Elsewhere
 ) -> None:

@@ -51,14 +51,14 @@ class Folder:
 
     def is_prepared(self) -> bool:
         """Whether all is as `prepare` left it; someone may have removed the directory and made it again."""
-        return os.path.exists(self._synced if self.sync else self._room)
+        return self._was_synced() if self.sync else os.path.exists(self._room)
 
     def prepare(self) -> None:
         """Make the directory, durably, and clear away what killed writers left. Doing it again is cheap."""
         if not os.path.isdir(self.path):
             self.permissions.make_directories(self.path)
             self.step("directory made")
-        if self.sync and not os.path.exists(self._synced):
+        if self.sync and not self._was_synced():
             # Also where the directory was there: who made it may have been killed before syncing it.
             self._sync_ancestors()
             self.step("ancestors synced")
@@ -184,15 +184,15 @@ class Folder:
                 sync_directory(self.path)
                 held.unmark()
 
-    @property
-    def _synced(self) -> str:
-        return os.path.join(self._room, _SYNCED)
+    def _was_synced(self) -> bool:
+        path = os.path.join(self._room, _SYNCED)
+        return os.path.exists(path) and not os.path.islink(path)  # what a link leads to says nothing of this directory
 
     def _note_sync(self, room: Room) -> None:
         try:
             os.close(room.open(_SYNCED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self.permissions.file_mode))
         except FileExistsError:
-            return
+            room.has(_SYNCED)  # which refuses a link
         except OSError as error:
             if not is_full(error):  # on a full disk the next process syncs the same directories again
                 raise

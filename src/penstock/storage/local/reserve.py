@@ -54,8 +54,8 @@ class Spares:
         self._step = step
 
     def exist(self) -> bool:
-        """Whether a reserve is kept here."""
-        return self._room.find(LOCK) is not None
+        """Whether a reserve is kept here. Raises `InvalidInput` for a link in the place of its lock."""
+        return self._room.has(LOCK)
 
     def are_complete(self, length: int) -> bool:
         """Whether every spare is there, and large enough for an object of `length` bytes."""

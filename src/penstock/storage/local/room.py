@@ -53,6 +53,16 @@ class Room:
             return None
         return found if stat.S_ISREG(found.st_mode) else None
 
+    def has(self, name: str) -> bool:
+        """Whether it has a plain file of this name. Raises `InvalidInput` for a link."""
+        try:
+            found = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        if stat.S_ISLNK(found.st_mode):
+            raise _refused(os.path.join(self.path, name), "it is a link")
+        return stat.S_ISREG(found.st_mode)
+
     def holds(self, name: str, descriptor: int) -> bool:
         """Whether an open file is the one under this name, now. Raises `FileNotFoundError` if the room is gone."""
         mine = os.fstat(descriptor)
