@@ -205,6 +205,7 @@ class PartitionWriter:
             try:
                 self._chain.store.put_if_absent(path, data)
             except StorageError as error:
+                problem = str(error)
                 if not isinstance(error, AlreadyExists):
                     _log.warning("%s: %s; looking what is there", self._chain.where(path), error)
             else:
@@ -212,7 +213,7 @@ class PartitionWriter:
             found = self._patiently(lambda: self._chain.fetch(end.offset), pauses, OutcomeUnknown)
             if found is not None:
                 return None if found.nonce == nonce else found
-            self._pause(pauses, OutcomeUnknown("it may be in the log, or not, or appear later"))
+            self._pause(pauses, OutcomeUnknown(f"it may be in the log, or not, or appear later ({problem})"))
 
     def _patiently(
         self, call: Callable[[], _T], pauses: Iterator[None], failure: type[StorageError] | None = None

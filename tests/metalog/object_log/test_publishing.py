@@ -392,3 +392,18 @@ def test_a_waiting_poll_is_woken_by_a_publish_of_its_process(fresh_name: str) ->
             found = waiting.result()
         assert found is not None
         assert found.payload == b"x"
+
+
+def test_a_publish_that_is_given_up_says_what_the_store_said(
+    store: WatchedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    log = ObjectMetadataLog(store, 1, give_up_after=30, clock=clock, sleep=clock.sleep)
+
+    def full(operation: str, path: str) -> None:
+        if operation == "put_if_absent":
+            raise StorageError(f"could not write {path!r}: the disk is full")
+
+    store.before = full
+    with caplog.at_level(logging.CRITICAL), pytest.raises(OutcomeUnknown, match="the disk is full"):
+        log.publish(0, b"refused")
