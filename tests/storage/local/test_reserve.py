@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from penstock.errors import Conflict, InvalidInput, StorageError
 from penstock.storage import ObjectStore, Reserve, replace_with_reserve
-from penstock.storage.local import LocalStore
+from penstock.storage.local import LocalStore, nearly_full
 from penstock.storage.local.folder import stripe_of
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
@@ -230,11 +231,11 @@ def count_up(parent: Parent, root: str, times: int) -> None:
 
 
 def produce_until_stopped(parent: Parent, root: str) -> tuple[int, int]:
-    """Write small objects to the same directory until the test stops it; return how many were written, and refused."""
+    """Write small objects to one directory until one was refused and the test stops it; return how many of each."""
     store, written, refused = LocalStore(root), 0, 0
     parent.tell("ready")
     parent.wait()
-    while not parent.wants():
+    while not refused or not parent.wants():
         try:
             store.put(f"ingest/data-{os.getpid()}-{written}", b"small")
             written += 1
@@ -258,6 +259,45 @@ def test_processes_that_write_from_the_reserve_lose_nothing_beside_one_that_writ
     assert LocalStore(disk.root).get(PATH).data == b"100 " * 2_000
     assert refused, "it was never refused, so this showed nothing"
     assert len(contents_of(disk.root)) == 1 + written
+
+
+def use_again(parent: Parent, root: str, times: int) -> None:
+    """After a signal of the test, replace the object from the reserve again and again by one of the same size."""
+    store = LocalStore(root)
+    parent.tell("ready")
+    parent.wait()
+    for _ in range(times):
+        use(store, OLD)
+
+
+def test_what_a_write_frees_does_not_go_to_another_store_on_the_same_disk(mount: Mount, start: Start) -> None:
+    point = mount("size=6m")
+    other = str(point / "other")
+    LocalStore(other).put_if_absent(PATH, OLD, reserve=Reserve.KEEP)
+    disk = FullDisk(point, "no byte")
+    greedy = [start(produce_until_stopped, other) for _ in range(2)]
+    using = start(use_again, disk.root, 200)
+    let_go([*greedy, using])
+    using.answer()
+    for child in greedy:
+        child.tell("stop")
+        child.answer()
+
+    room = Path(disk.root) / "ingest" / ".penstock"
+    assert [(room / name).stat().st_size for name in sorted(disk.spares())] == [256 * KIB] * 4
+
+
+def test_a_lock_that_somebody_holds_on_the_whole_disk_keeps_nobody_from_writing(
+    disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearly_full, "_LONGEST_WAIT", 0.01)
+    descriptor = os.open(disk.point, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        use(LocalStore(disk.root), b"new")
+    finally:
+        os.close(descriptor)
+    assert contents_of(disk.root) == {PATH: b"new"}
 
 
 def use_as_nobody(parent: Parent, root: str, data: bytes, reserve: Reserve = Reserve.USE) -> str:

@@ -17,6 +17,7 @@ from penstock.storage.local import placing
 from penstock.storage.local.clock import StoreClock, uptime_ns
 from penstock.storage.local.folder import Folder, Held, stripe_of
 from penstock.storage.local.mounts import refuse_network
+from penstock.storage.local.nearly_full import take_turn
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, as_permissions
 from penstock.storage.local.placing import version_of
 from penstock.storage.local.reserve import is_full
@@ -246,6 +247,7 @@ class LocalStore:
         content = as_data(data)
         target = self._file(path)
         folder = self._folder(os.path.dirname(target))
+        turn = take_turn(folder.path, len(content))
         try:
             try:
                 written = self._replace(folder, target, content, check, reserve)
@@ -256,6 +258,9 @@ class LocalStore:
                 written = self._replace(folder, target, content, check, reserve)
         except OSError as error:
             raise self._failed("write", path, error) from error
+        finally:
+            if turn is not None:
+                os.close(turn)
         self._step("unmarked")
         metrics.storage_bytes_written.labels(self.url).inc(len(content))
         return written
