@@ -38,6 +38,13 @@ def test_a_slash_at_the_end_of_a_memory_url_changes_nothing(fresh_name: str) -> 
     assert store.get("object").data == b"content"
 
 
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb", "a\x9b31m", "a\u202eb", "a\u2028b"])
+def test_a_memory_store_has_a_name_that_is_safe_to_print(name: str) -> None:
+    with pytest.raises(InvalidInput, match="must be printable") as caught:
+        open_store(f"memory://{name}")
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("url", ["memory://", "memory:///"])
 def test_a_memory_store_needs_a_name(url: str) -> None:
     with pytest.raises(InvalidInput, match="name"):

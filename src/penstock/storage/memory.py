@@ -68,6 +68,8 @@ class MemoryStore:
     def __init__(self, name: str, *, clock: Callable[[], float] = time.time) -> None:
         if not name:
             raise InvalidInput("a memory store needs a name, for example memory://events")
+        if not name.isprintable():
+            raise InvalidInput(f"the name of a memory store must be printable characters, not {name!r:.200}")
         self._name = name
         self._clock = clock
         self._home = _this_process()
