@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -891,6 +893,23 @@ def test_a_path_may_be_text(place: Place) -> None:
     with DurableEventQueue(str(place.path)) as queue:
         queue.push(b"x")
     assert place.ids() == [0]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o000, 0o750), (0o022, 0o750), (0o077, 0o700)])
+def test_a_new_queue_can_be_entered_by_its_owners_group_at_most(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        DurableEventQueue(tmp_path / "queue").close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "queue").stat().st_mode) == mode
+
+
+def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue").chmod(0o2775)
+    DurableEventQueue(tmp_path / "queue").close()
+    assert stat.S_IMODE((tmp_path / "queue").stat().st_mode) == 0o2775
 
 
 def test_directories_above_a_queue_are_made(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ _LONGEST_REASON = 500  # characters of RocksDB's own message
 _LONGEST_STALL, _STALL_PAUSE = 60.0, 0.001  # seconds
 _FEW_FILES = 10  # RocksDB slows down at 20
 _LOOK_AGAIN = 0.05  # seconds after which the free space is looked at again
+_DIRECTORY_MODE = 0o750  # RocksDB lets everybody read its files, so that this is what keeps others from the events
 _NUMBER = struct.Struct(">Q")
 _ID_BYTES = _NUMBER.size
 _QUEUE_ID_BYTES = 16
@@ -460,7 +461,7 @@ def _make_directory(path: str) -> None:
         missing.append(above)
         above = os.path.dirname(above)
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
         for made in missing:
             sync_directory(os.path.dirname(made))
     except OSError as error:

@@ -53,10 +53,11 @@ def _wait(descriptor: int) -> None:
 def _existing(directory: str) -> str:
     while not os.path.isdir(directory) and directory != os.path.dirname(directory):
         directory = os.path.dirname(directory)
-    return os.path.realpath(directory)
+    return directory
 
 
 def _top_of(directory: str) -> str:
+    directory = os.path.realpath(directory)
     device = os.stat(directory).st_dev
     while (above := os.path.dirname(directory)) != directory and os.stat(above).st_dev == device:
         directory = above
