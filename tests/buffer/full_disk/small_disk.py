@@ -91,3 +91,10 @@ def spares_of(disk: Disk) -> list[tuple[str, int]]:
     """The name and the inode of each spare of the buffer's reserve."""
     room = Path(disk.where) / "ingest" / ".penstock"
     return sorted((path.name, path.stat().st_ino) for path in room.glob("reserve-*"))
+
+
+def without_owner(disk: Disk) -> None:
+    """Leave the buffer as a program does that knows no owners, OpenData's for example."""
+    for path in (Path(disk.where) / "ingest").iterdir():
+        if path.name in {".owner", "manifest.id"}:
+            path.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import StorageError
-from tests.buffer.full_disk.small_disk import KIB, Disk, produce, spares_of
+from tests.buffer.full_disk.small_disk import KIB, Disk, produce, spares_of, without_owner
 
 
 def test_acks_work_on_a_full_disk_for_as_long_as_there_is_something_to_ack(any_disk: Disk) -> None:
@@ -32,8 +32,13 @@ def test_a_new_consumer_claims_a_full_disk_again_and_again(disk: Disk) -> None:
             assert batch.sequence == 0
 
 
-def test_what_was_acked_on_a_full_disk_is_collected_there_and_makes_room_to_produce(any_disk: Disk) -> None:
+@pytest.mark.parametrize("has_owner", [True, False], ids=["with an owner", "without one"])
+def test_what_was_acked_on_a_full_disk_is_collected_there_and_makes_room_to_produce(
+    any_disk: Disk, has_owner: bool
+) -> None:
     produce(any_disk, 40)
+    if not has_owner:
+        without_owner(any_disk)
     any_disk.fill()
     with any_disk.consumer() as consumer:
         for _ in consumer:

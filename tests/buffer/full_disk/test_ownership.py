@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from penstock.buffer import Producer, ProducerConfig
 from penstock.errors import StorageError
-from tests.buffer.full_disk.small_disk import Disk, produce, spares_of
-
-
-def without_owner(disk: Disk) -> None:
-    """Leave the buffer as a program does that knows no owners, OpenData's for example."""
-    for path in (Path(disk.where) / "ingest").iterdir():
-        if path.name in {".owner", "manifest.id"}:
-            path.unlink()
-
-
-def test_data_without_an_owner_is_collected_on_a_full_disk(any_disk: Disk) -> None:
-    produce(any_disk, 40)
-    without_owner(any_disk)
-    any_disk.fill()
-    with any_disk.consumer() as consumer:
-        for _ in consumer:
-            pass
-        consumer.ack_through(39)
-
-    assert any_disk.collect() >= 39  # version 1 keeps what is as young as the manifest
-    produce(any_disk, 3)
+from tests.buffer.full_disk.small_disk import Disk, produce, spares_of, without_owner
 
 
 def test_a_consumer_on_a_full_disk_says_which_buffer_it_reads(disk: Disk) -> None:
