@@ -24,7 +24,6 @@ from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.locations import Names
 from penstock.buffer.native_queue import NativeView
 from penstock.buffer.opendata_queue import OpenDataView
-from penstock.buffer.places import check_places
 from penstock.buffer.producer import seconds_since_boot
 from penstock.buffer.queue_manifest import Transaction
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
@@ -145,21 +144,12 @@ class BlockAppender:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
-        check_places(store, config.data_path_prefix, config.manifest_path)
         self._store = store
         self._config = config
         self._clock = clock
         self._uptime = uptime
         self._names = Names(clock)
-        self._queue = BufferQueue(
-            store,
-            config.manifest_path,
-            "producer",
-            config.manifest_format,
-            prefix=config.data_path_prefix,
-            names=self._names,
-            clock=clock,
-        )
+        self._queue = BufferQueue.of(store, config, "producer", names=self._names, clock=clock)
         self._owns_prefix = False
         self._is_guarded = False
         self._home = current.number

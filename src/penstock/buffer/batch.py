@@ -27,7 +27,7 @@ from penstock.buffer.trailer import (
     with_trailer,
 )
 from penstock.errors import CorruptData, InvalidInput
-from penstock.records import RECORD_SCHEMA, Entry, Record, records_to_arrow
+from penstock.records import VALUES_SCHEMA, Entry, Record, records_to_arrow
 from penstock.storage.checks import as_word
 
 MAX_BATCH_BYTES = 1 << 30
@@ -37,7 +37,6 @@ _FOOTER = struct.Struct("<BIH")  # of OpenData's
 _OPENDATA, _ARROW = 1, 2
 _NO_TRAILER = bytes(TRAILER_BYTES)
 _MOST_RECORDS = (1 << 32) - 1
-_VALUES_ONLY = pa.schema([RECORD_SCHEMA.field("value")])
 
 
 class BatchFormat(StrEnum):
@@ -108,7 +107,7 @@ def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int =
     if code == _CODES[Compression.ZSTD]:
         block = zstd.decompress(block, max_batch_bytes)
     if version == _OPENDATA:
-        return pa.RecordBatch.from_arrays([framing.unframe(block, count)], schema=_VALUES_ONLY)
+        return pa.RecordBatch.from_arrays([framing.unframe(block, count)], schema=VALUES_SCHEMA)
     batch = arrow_stream.read_stream(block)
     if batch.num_rows != count:
         raise CorruptData(f"record count: the footer says {count}, and the block holds {batch.num_rows}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 from uuid import UUID
 
-from penstock.buffer.config import ManifestFormat
+from penstock.buffer.config import ConsumerConfig, ManifestFormat, ProducerConfig
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
 from penstock.buffer.manifest_object import VersionChanged
@@ -17,6 +17,7 @@ from penstock.buffer.native_head import DEFAULT_GROUP
 from penstock.buffer.native_queue import NativeQueue, NativeView
 from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView, Try
 from penstock.buffer.ownership import own_prefix
+from penstock.buffer.places import check_places
 from penstock.buffer.queue_manifest import Enqueued, InTime, QueueView, Rewrite, Start, Transaction
 from penstock.storage import ObjectStore
 
@@ -56,6 +57,30 @@ class BufferQueue:
             self._opendata.manifest_object, names or Names(clock), group, prefix=prefix, clock=clock
         )
         self._is_native = manifest_format == ManifestFormat.NATIVE
+
+    @classmethod
+    def of(
+        cls,
+        store: ObjectStore,
+        config: ProducerConfig | ConsumerConfig,
+        role: str,
+        *,
+        names: Names | None = None,
+        group: str = DEFAULT_GROUP,
+        clock: Callable[[], float],
+    ) -> BufferQueue:
+        """The queue of a config's buffer. Raises `InvalidInput` for a path where the store cannot keep an object."""
+        check_places(store, config.data_path_prefix, config.manifest_path)
+        return cls(
+            store,
+            config.manifest_path,
+            role,
+            config.manifest_format,
+            prefix=config.data_path_prefix,
+            names=names,
+            group=group,
+            clock=clock,
+        )
 
     @property
     def conflict_rate(self) -> float:

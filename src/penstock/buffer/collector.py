@@ -22,7 +22,6 @@ from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.named_objects import named_objects
 from penstock.buffer.native_head import Head
 from penstock.buffer.native_queue import NativeView
-from penstock.buffer.places import check_places
 from penstock.buffer.queue_manifest import QueueView
 from penstock.buffer.segments import folder_of, segment_time
 from penstock.buffer.time_ranges import RangesToClose
@@ -74,19 +73,11 @@ class GarbageCollector:
     ) -> None:
         check_config(config, ConsumerConfig)
         self._store = open_store(where)
-        check_places(self._store, config.data_path_prefix, config.manifest_path)
+        self._queue = BufferQueue.of(self._store, config, "consumer", clock=clock)
         self._config = config
         self._clock = clock
         self._uptime = uptime
         self._measures = Measures(label_of(self._store, config.manifest_path))
-        self._queue = BufferQueue(
-            self._store,
-            config.manifest_path,
-            "consumer",
-            config.manifest_format,
-            prefix=config.data_path_prefix,
-            clock=clock,
-        )
         self._turns = CollectorTurns(
             self._store, config.data_path_prefix, config.gc_interval, clock=clock, uptime=uptime
         )

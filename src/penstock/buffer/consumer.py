@@ -18,7 +18,6 @@ from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.measures import Measures, label_of
-from penstock.buffer.places import check_places
 from penstock.buffer.queue_manifest import QueueView
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
@@ -66,22 +65,13 @@ class Consumer:
         if last_acked_sequence is not None:
             check_whole("last_acked_sequence", last_acked_sequence, 0)
         self._store = open_store(where)
-        check_places(self._store, config.data_path_prefix, config.manifest_path)
+        self._queue = BufferQueue.of(self._store, config, "consumer", group=config.group, clock=clock)
         self._config = config
         self._clock = clock
         self._home = current.number
         label = label_of(self._store, config.manifest_path)
         self._measures = Measures(label)
         self._handle = FetchHandle(self._store, max_batch_bytes=config.max_batch_bytes, label=label)
-        self._queue = BufferQueue(
-            self._store,
-            config.manifest_path,
-            "consumer",
-            config.manifest_format,
-            prefix=config.data_path_prefix,
-            group=config.group,
-            clock=clock,
-        )
         self._reading = threading.RLock()  # held while an entry is on its way to whoever reads
         self._lock = threading.RLock()  # held for the cursors and for writes; taken inside the one above
         self._closed = threading.Event()

@@ -21,7 +21,6 @@ from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Input, PendingBatch, Stage, take
-from penstock.buffer.places import check_places
 from penstock.buffer.queue_manifest import QueueManifest
 from penstock.buffer.room import Room
 from penstock.buffer.sealed_batches import STANDBY_SECONDS, SealedBatches
@@ -74,21 +73,12 @@ class Producer:
     ) -> None:
         check_config(config, ProducerConfig)
         self._store = open_store(where)
-        check_places(self._store, config.data_path_prefix, config.manifest_path)
+        self._names = Names(clock)
+        self._queue: QueueManifest = BufferQueue.of(self._store, config, "producer", names=self._names, clock=clock)
         self._config = config
         self._clock = clock
         self._uptime = uptime
         self._measures = Measures(label_of(self._store, config.manifest_path))
-        self._names = Names(clock)
-        self._queue: QueueManifest = BufferQueue(
-            self._store,
-            config.manifest_path,
-            "producer",
-            config.manifest_format,
-            prefix=config.data_path_prefix,
-            names=self._names,
-            clock=clock,
-        )
         self._home = current.number
 
         self._lock = threading.Lock()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -26,6 +25,7 @@ from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 from penstock.storage.at_exit import close_at_exit, forget
 from penstock.storage.checked_json import decode_fields, encode_fields
 from penstock.storage.checks import check_seconds
+from penstock.storage.process import begin_anew_in_child
 
 _ABOUT = "log.json"
 _VERSION = 1
@@ -72,11 +72,14 @@ class ObjectMetadataLog:
         self._give_up_after = give_up_after
         self._is_closed = False
         self._begin(count)
-        _open_logs.add(self)
+        begin_anew_in_child(self)
         close_at_exit(self)
 
+    def begin_anew(self) -> None:
+        """Make what threads share anew in a forked child: a thread of the parent may be in the middle of each."""
+        self._begin(self.partition_count)
+
     def _begin(self, count: int) -> None:
-        """Make what threads share. Again in a forked child: a thread of the parent may be in the middle of each."""
         self._signal = Signal()
         self._roll_ups = RollUps()
         recent = RecentObjects()
@@ -170,17 +173,6 @@ class ObjectMetadataLog:
             roll_ups.wrote(chain, one)
 
         return wrote
-
-
-_open_logs = weakref.WeakSet[ObjectMetadataLog]()
-
-
-def _begin_anew() -> None:
-    for log in list(_open_logs):
-        log._begin(log.partition_count)
-
-
-os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _agreed_count(store: ObjectStore, where: str, asked: int | None, sleep: Callable[[float], object]) -> int:
