@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,38 +14,16 @@ import pytest
 import penstock.queue
 from penstock import DurableEventQueue, EventQueue
 from penstock.errors import StorageError
+from tests.interrupts import Interrupts
 from tests.queue.place import Place
 from tests.waiting import Background
 
-ROOM = os.path.dirname(penstock.queue.__file__)
+PACKAGE = os.path.dirname(penstock.queue.__file__)
 
 
-class Interrupts:
-    """Raises at the entry of a function of the queue's room: the first one, or the second, and so on."""
-
-    def __init__(self, number: int) -> None:
-        self._left = number
-        self.came = False
-
-    def during(self, work: Callable[[], object]) -> None:
-        """Do the work, up to the interrupt."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            work()
-        except (KeyboardInterrupt, StorageError):
-            assert self.came
-        finally:
-            sys.settrace(before)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if event == "call" and frame.f_code.co_filename.startswith(ROOM):
-            if self._left == 0:
-                sys.settrace(None)
-                self.came = True
-                raise KeyboardInterrupt
-            self._left -= 1
-        return None
+def interrupts_at(number: int) -> Interrupts:
+    """An interrupt at the entry of a function of the queue."""
+    return Interrupts(number, lambda file: file.startswith(PACKAGE), lambda _, event: event == "call", (StorageError,))
 
 
 WORK: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
@@ -84,7 +60,7 @@ def test_a_queue_goes_on_wherever_it_was_interrupted(place: Place, name: str) ->
     make = rounds(place)
     for number in itertools.count():
         queue = make()
-        interrupts = Interrupts(number)
+        interrupts = interrupts_at(number)
         interrupts.during(lambda queue=queue: WORK[name](queue))  # type: ignore[misc]
         assert not queue._lock.locked()
         pushed = Background(lambda queue=queue: queue.push(b"after")).result()  # type: ignore[misc]
@@ -109,7 +85,7 @@ def test_an_interrupt_while_another_queue_is_collected_as_garbage_hits_no_call_o
         gc.disable()
         try:
             del dropped
-            interrupts = Interrupts(number)
+            interrupts = interrupts_at(number)
             interrupts.during(lambda queue=queue: (gc.collect(), queue.poll(0.001)))  # type: ignore[misc]
         finally:
             gc.enable()
@@ -129,7 +105,7 @@ def test_a_queue_in_memory_goes_on_wherever_it_was_interrupted(name: str) -> Non
     for number in itertools.count():
         queue = EventQueue[str](maxsize=2)
         queue.push("first")
-        interrupts = Interrupts(number)
+        interrupts = interrupts_at(number)
         interrupts.during(lambda queue=queue: work[name](queue))  # type: ignore[misc]
         assert not queue._lock.locked()
         while queue.pop():

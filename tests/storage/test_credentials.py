@@ -9,12 +9,10 @@ import logging
 import pickle
 import re
 import socket
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -22,6 +20,7 @@ import pytest
 from penstock.errors import InvalidInput, OutcomeUnknown, PenstockError, StorageError
 from penstock.storage import ObjectStore, open_store
 from tests.servers import AZURE_ACCOUNT, AzureServer, S3Server
+from tests.storage.http_endpoint import Endpoint, listening
 
 # Made up, with the characters that real ones have: slashes, pluses, equals signs.
 ACCESS_KEY = "AKIAMADEUPFORTESTS77"
@@ -271,7 +270,7 @@ def test_nothing_shows_when_the_connection_is_refused(watch: Watch, closed_port:
 def tell_tale(status: int) -> Iterator[int]:
     """A server that answers every request with all that it was told."""
 
-    class Telling(BaseHTTPRequestHandler):
+    class Telling(Endpoint):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             authorization = self.headers.get("Authorization", "")
@@ -286,23 +285,10 @@ def tell_tale(status: int) -> Iterator[int]:
             ).encode()
             self.send_response_only(status, f"No {self.path}")
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.finish_answer(body)
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Telling) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            serving.join()
+    with listening(Telling) as port:
+        yield port
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 500])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.errors import CorruptData, StorageError
 from penstock.storage import ObjectStore, get_at_most, open_store
 from penstock.storage.redaction import redact
+from tests.storage.http_endpoint import Endpoint, listening
 
 SECRET = "hunter22-hunter22"
 SIZE = 1 << 20
@@ -42,36 +41,23 @@ BODIES = {
 def answering(status: int, body: bytes, headers: dict[str, str] | None = None) -> Iterator[ObjectStore]:
     """A store on a server that gives every request the same answer."""
 
-    class Answering(BaseHTTPRequestHandler):
+    class Answering(Endpoint):
         def answer(self) -> None:
             self.send_response(status)
             for name, value in (headers or {"Content-Length": str(len(body))}).items():
                 self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            self.finish_answer(body)
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        serving.start()
-        try:
-            yield open_store(
-                "s3://bucket/prefix",
-                endpoint=f"http://127.0.0.1:{server.server_port}",
-                allow_http=True,
-                region="us-east-1",
-                access_key_id="key",
-                secret_access_key=SECRET,
-                max_retries=0,
-            )
-        finally:
-            server.shutdown()
-            serving.join()
+    with listening(Answering) as port:
+        yield open_store(
+            "s3://bucket/prefix",
+            endpoint=f"http://127.0.0.1:{port}",
+            allow_http=True,
+            region="us-east-1",
+            access_key_id="key",
+            secret_access_key=SECRET,
+            max_retries=0,
+        )
 
 
 def messages_of(error: BaseException | None) -> list[str]:

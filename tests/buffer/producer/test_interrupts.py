@@ -5,57 +5,32 @@ from __future__ import annotations
 import itertools
 import linecache
 import os
-import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import pytest
 
 import penstock.buffer
 from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
 from tests.buffer.producer.looking import payloads, queue
+from tests.interrupts import Interrupts
 from tests.waiting import NEVER, Background
 
 FOLDER = os.path.dirname(penstock.buffer.__file__)
 FILES = {os.path.join(FOLDER, f"{name}.py") for name in ("producer", "pending_batch", "room", "sealed_batches")}
 
 
-class Interrupts:
-    """Raises before a line of the producer: the first one, or the second, and so on.
+def interrupts_at(number: int) -> Interrupts:
+    """An interrupt before a line of the producer.
 
     Not where a `with` ends: Python looks for signals after calls and jumps, and there is none before the lock is free.
     """
 
-    def __init__(self, number: int) -> None:
-        self._left = number
-        self.came = False
+    def is_place(frame: FrameType, event: str) -> bool:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        return event == "line" and not line.strip().startswith("with ")
 
-    def during(self, work: Callable[[], object]) -> None:
-        """Do the work, up to the interrupt."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            work()
-        except KeyboardInterrupt:
-            assert self.came
-        finally:
-            sys.settrace(before)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in FILES:
-            return None
-        if event == "line" and not _is_with(frame):
-            if self._left == 0:
-                sys.settrace(None)
-                self.came = True
-                raise KeyboardInterrupt
-            self._left -= 1
-        return self._trace
-
-
-def _is_with(frame: FrameType) -> bool:
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip().startswith("with ")
+    return Interrupts(number, FILES.__contains__, is_place)
 
 
 WORK: dict[str, Callable[[Producer], object]] = {
@@ -75,7 +50,7 @@ def test_a_producer_goes_on_wherever_it_was_interrupted(fresh_name: str, name: s
         store = open_store(f"memory://{fresh_name}-{number}")
         producer = Producer(store, ProducerConfig(flush_interval=NEVER, flush_size_bytes=100, format="arrow"))
         producer.produce(b"first")
-        interrupts = Interrupts(number)
+        interrupts = interrupts_at(number)
         interrupts.during(lambda producer=producer: WORK[name](producer))  # type: ignore[misc]
         handles = [producer.produce(b"second"), producer.produce([b"third"])]
         Background(producer.flush).result()

@@ -1,0 +1,51 @@
+"""A Ctrl-C at a place of one's choice: the first time that a thread comes there, the second time, and so on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """Raises `KeyboardInterrupt` in some work, after `number` places where it could have.
+
+    `is_ours` says whether a source file is looked at, `is_place` whether it could come now. `also` is what the work may
+    raise besides, once it was interrupted.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        is_ours: Callable[[str], bool],
+        is_place: Callable[[FrameType, str], bool],
+        also: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._left = number
+        self._is_ours = is_ours
+        self._is_place = is_place
+        self._expected: tuple[type[BaseException], ...] = (KeyboardInterrupt, *also)
+        self.came = False
+
+    def during(self, work: Callable[[], object]) -> None:
+        """Do the work, up to the interrupt."""
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            work()
+        except self._expected:
+            assert self.came
+        finally:
+            sys.settrace(before)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not self._is_ours(frame.f_code.co_filename):
+            return None
+        if self._is_place(frame, event):
+            if self._left == 0:
+                sys.settrace(None)
+                self.came = True
+                raise KeyboardInterrupt
+            self._left -= 1
+        return self._trace
