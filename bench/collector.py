@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.buffer import GarbageCollector, GcReport
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.storage import LocalStore
 
 BACKLOGS = (10_000, 1_000_000)

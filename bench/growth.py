@@ -21,9 +21,9 @@ from rich.table import Table
 from bench.growth_plot import Line, plot
 from penstock import Consumer, ConsumerConfig, ObjectStore, open_store
 from penstock.buffer import ManifestFormat
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.queue import BufferQueue
 
 BACKLOGS = (10, 1_000, 10_000, 100_000)
 PATH = "ingest/manifest"

@@ -52,8 +52,8 @@ from penstock.metalog import (
     TopicIdPartition,
     encode_event,
 )
-from penstock.metalog.log_object import encode
-from penstock.metalog.roll_ups import RollUps
+from penstock.metalog.object.format import encode
+from penstock.metalog.object.roll_ups import RollUps
 from penstock.storage import LocalStore
 
 THREADS = 64

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from bench.side_by_side import Contest, show
-from penstock.engine.parsing import ParseFormat, parse_values
+from penstock.engine.parsing.block_parser import ParseFormat, parse_values
 
 EVENTS = 200_000
 BAD = 1000  # one event in so many does not parse

@@ -13,13 +13,12 @@ import pyarrow as pa
 
 from penstock import Record
 from penstock.buffer import Metadata, encode_batch
-from penstock.buffer.native_head import Entry as QueueEntry
-from penstock.buffer.native_head import Group, Item, Reference, Writer, encode_head, unborn_head
-from penstock.buffer.opendata_manifest import OpenDataManifest
-from penstock.buffer.segments import Segment, encode_segment
-from penstock.buffer.trailer import BATCH_MAGIC, HEAD_MAGIC, SEGMENT_MAGIC, TRAILER_BYTES, trailer
-from penstock.metalog.log_object import encode
-from penstock.metalog.segment import (
+from penstock.buffer.format.trailer import BATCH_MAGIC, HEAD_MAGIC, SEGMENT_MAGIC, TRAILER_BYTES, trailer
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.v2.head import Entry as QueueEntry
+from penstock.buffer.manifest.v2.head import Group, Item, Reference, Writer, encode_head, unborn_head
+from penstock.buffer.manifest.v2.segments import Segment, encode_segment
+from penstock.metalog.catalog.segment import (
     PartitionDelete,
     PartitionDeleteState,
     SegmentEvent,
@@ -29,7 +28,8 @@ from penstock.metalog.segment import (
     SegmentUpdate,
     TopicIdPartition,
 )
-from penstock.metalog.wire import encode_event
+from penstock.metalog.catalog.wire import encode_event
+from penstock.metalog.object.format import encode
 from penstock.records import Entry, records_to_arrow
 
 BATCH, MANIFEST, HEAD, SEGMENT, EVENT = "batch", "manifest", "head", "segment", "segment event"

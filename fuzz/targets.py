@@ -13,14 +13,14 @@ import pyarrow as pa
 from fuzz.corpus import BATCH, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, SEGMENT_NAME
 from fuzz.mutations import CAP
 from penstock.buffer import Manifest, decode_batch, encode_batch
-from penstock.buffer.native_head import decode_head, encode_head
-from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
-from penstock.buffer.segments import decode_segment, encode_segment
-from penstock.engine.parsing import ParseFormat, parse_values
-from penstock.engine.typed_columns import parse_as
+from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
+from penstock.buffer.manifest.v2.head import decode_head, encode_head
+from penstock.buffer.manifest.v2.segments import decode_segment, encode_segment
+from penstock.engine.parsing.block_parser import ParseFormat, parse_values
+from penstock.engine.parsing.typed_columns import parse_as
 from penstock.errors import CorruptData
-from penstock.metalog.log_object import decode, encode
-from penstock.metalog.wire import decode_event, encode_event
+from penstock.metalog.catalog.wire import decode_event, encode_event
+from penstock.metalog.object.format import decode, encode
 from penstock.records import bytes_of, records_from_arrow
 
 

@@ -24,8 +24,8 @@ from uuid import UUID
 
 from penstock import Consumer, ConsumerConfig, DurableEventQueue, Producer, ProducerConfig, Record, open_store
 from penstock.buffer import BatchDescriptor, ConsumedBatch, GarbageCollector
-from penstock.buffer.appending import BlockAppender
 from penstock.buffer.groups import Groups
+from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.engine import (
     Admit,
     BatchEngine,
@@ -43,8 +43,8 @@ from penstock.engine import (
 )
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.metalog import InProcessMetadataLog, ObjectMetadataLog, PartitionStart, SegmentCatalog, TopicIdPartition
-from penstock.metalog.kafka_config import KafkaConfig
-from penstock.metalog.kafka_feed import KafkaFeed
+from penstock.metalog.kafka.config import KafkaConfig
+from penstock.metalog.kafka.feed import KafkaFeed
 from penstock.metalog.subscription import Subscription
 from penstock.records import values_to_arrow
 from penstock.testing import Fault, FaultyStore

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from penstock.buffer import ManifestFormat
-from penstock.buffer.buffer_queue import BufferQueue
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.storage import ObjectStore
 
 VARIABLE = "PENSTOCK_TESTS_MANIFEST"

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy_names import lazy_names
+from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from penstock import buffer as buffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock import peek
 from penstock.buffer import Manifest, ProducerConfig
-from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName, WrittenObject
 from penstock.records import values_to_arrow
 from penstock.storage import ObjectStore
 

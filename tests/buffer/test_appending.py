@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import Consumer, Producer
 from penstock.buffer import Manifest, Metadata, ProducerConfig
-from penstock.buffer.appending import BlockAppender, BlockName, join_to_size
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName, join_to_size
 from penstock.errors import InvalidInput
 from penstock.records import Record, records_from_arrow, records_to_arrow, size_of, values_to_arrow
 from penstock.storage import ObjectStore
@@ -252,7 +252,7 @@ def test_joined_batches_are_as_large_as_they_can_be_and_no_larger(given: list[li
 
 
 def test_rows_without_a_byte_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.appending._MOST_ROWS", 3)
+    monkeypatch.setattr("penstock.buffer.producer.block_appender._MOST_ROWS", 3)
 
     joined = join_to_size([values_to_arrow([b""] * 4), values_to_arrow([b""] * 4)], 100)
 

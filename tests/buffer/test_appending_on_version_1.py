@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Consumer, Producer
 from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
-from penstock.buffer.appending import BlockName
+from penstock.buffer.producer.block_appender import BlockName
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore

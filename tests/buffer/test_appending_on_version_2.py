@@ -9,10 +9,10 @@ import pytest
 
 from penstock import Consumer
 from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
-from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
 from penstock.buffer.groups import Writers
 from penstock.buffer.locations import location_time
-from penstock.buffer.upgrading import upgrade
+from penstock.buffer.manifest.upgrade import upgrade
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName, WrittenObject
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, ObjectStore

@@ -14,7 +14,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, peek
 from penstock.buffer import BatchFormat, GarbageCollector, GcReport, Manifest, decode_batch, encode_batch
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.room import Room
+from penstock.buffer.producer.space import Room
 from penstock.errors import BackpressureTimeout, InvalidInput, StorageError
 from penstock.metrics import buffer_batches_collected
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Producer, ProducerConfig
-from penstock.buffer.appending import BlockAppender
-from penstock.buffer.manifest import Manifest
-from penstock.buffer.native_head import MOST_IN_TAIL
-from penstock.buffer.upgrading import upgrade
+from penstock.buffer.manifest.contents import Manifest
+from penstock.buffer.manifest.upgrade import upgrade
+from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
+from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import InvalidInput
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, ObjectStore, open_store

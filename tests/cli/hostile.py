@@ -7,13 +7,13 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock import Producer, ProducerConfig, Record
-from penstock.buffer.native_head import Entry, Group, Item, Writer, decode_head, encode_head
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.v2.head import Entry, Group, Item, Writer, decode_head, encode_head
+from penstock.core.checked_json import encode_fields
 from penstock.metalog import ObjectMetadataLog, SegmentId, SegmentUpdate, TopicIdPartition, encode_event
-from penstock.metalog.segment import SegmentState
+from penstock.metalog.catalog.segment import SegmentState
 from penstock.queue import DurableEventQueue
 from penstock.storage import LocalStore
-from penstock.storage.checked_json import encode_fields
 
 EVERY = "".join(
     map(chr, [*range(1, 0x20), *range(0x7F, 0xA0), 0x200E, 0x2028, 0x2029, 0x202E, 0x2066, 0xFEFF, 0xE0001])

@@ -22,7 +22,7 @@ from penstock.metalog import (
     TopicIdPartition,
     encode_event,
 )
-from penstock.metalog.log_object import encode
+from penstock.metalog.object.format import encode
 from penstock.storage import ObjectStore
 from tests.cli.command import Here, Said
 from tests.servers import BUCKET, S3Server

@@ -216,7 +216,7 @@ def test_a_store_that_fails_while_no_input_comes_ends_it(tmp_path: Path) -> None
 
 SAYS_WHEN_A_BATCH_IS_DURABLE = """
 import os
-from penstock.buffer.write_handle import Outcome
+from penstock.buffer.producer.write_handle import Outcome
 from penstock.cli.app import main
 
 succeed = Outcome.succeed
@@ -296,7 +296,7 @@ def test_the_beginning_of_a_line_is_no_event_when_a_signal_comes(
 
 NEVER_DURABLE = """
 import os, signal, threading
-from penstock.buffer.native_queue import NativeQueue
+from penstock.buffer.manifest.v2.queue import NativeQueue
 from penstock.cli import produce
 from penstock.cli.app import main
 

@@ -12,10 +12,10 @@ import pytest
 
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
 from penstock.buffer import Manifest, Metadata
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.groups import Groups
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.cli.status import look
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectMeta, open_store
 from tests.cli.command import Here, run

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from penstock import Producer, ProducerConfig
-from penstock.buffer.appending import BlockAppender, BlockName
 from penstock.buffer.groups import Writers
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName
 from penstock.records import values_to_arrow
 from penstock.storage import open_store
 from tests.cli.command import Here

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import penstock
 from penstock.engine import DeadLetter, MemoryGuard, Receiver, SelfRegulation, WorkBatch
-from penstock.engine.byte_budget import ByteBudgetConfig
+from penstock.engine.regulation.budget import ByteBudgetConfig
 
 Journal: TypeAlias = list[tuple[str, Any]]
 """What happened, in its order: ("recv", n records), ("route", payloads), ("sink", values), ("commit", tokens)."""

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine import msgpack_values
-from penstock.engine.parsing import ParsedValues, ParseFormat, parse_values
+from penstock.engine.parsing import msgpack_values
+from penstock.engine.parsing.block_parser import ParsedValues, ParseFormat, parse_values
 
 DEEPEST = 64
 HUGE_DIGITS = 4000

@@ -10,7 +10,7 @@ from penstock import Consumer, DurableEventQueue, Record, open_store
 from penstock.buffer import encode_batch
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.engine import BufferReceiver, MemoryTransport, QueueReceiver, Receiver
-from penstock.engine.receiving import Filter
+from penstock.engine.transports.contract import Filter
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.queues import NO_GC, enqueue, fill
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.engine import BatchEngine, CommitMode, DeadLetter, DlqPolicy, EngineConfig, Keep, MemoryGuard, WorkBatch
-from penstock.engine.receiving import Verdict
+from penstock.engine.transports.contract import Verdict
 from penstock.errors import (
     CommitFailed,
     DeadLetterRouteFailed,

@@ -13,7 +13,7 @@ import pytest
 from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
 from penstock.buffer import decode_batch
 from penstock.engine import BatchEngine, BufferSender, EngineConfig, MemoryTransport, WorkBatch
-from penstock.engine import buffer_sender as module
+from penstock.engine.transports import buffer_sender as module
 from penstock.errors import Closed, InvalidInput, SinkFailed, StorageError
 from penstock.records import records_from_arrow, records_to_arrow, values_to_arrow
 from tests.buffer.producer.hooked_store import HookedStore

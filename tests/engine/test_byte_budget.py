@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.byte_budget import ByteBudget, ByteBudgetConfig
+from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
 from penstock.errors import InvalidInput
 from tests.engine.readings import reading
 from tests.waiting import Background

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.cgroup import SystemMemory
+from penstock.engine.regulation.cgroup import SystemMemory
 from tests.processes import Parent, Start
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import Record
 from penstock.engine import BatchEngine, DeadLetter, DlqPolicy, EngineConfig, MemoryTransport, WorkBatch, columns
-from penstock.engine.parsed_batch import ParsedBatch
+from penstock.engine.parsing.parsed_batch import ParsedBatch
 from penstock.errors import InvalidInput, ParseFailed, ProcessFailed
 from tests.engine.doubles import Route, Sink, looking
 

@@ -20,7 +20,7 @@ from penstock.engine import (
     ParsedBatch,
     WorkBatch,
 )
-from penstock.engine.receiving import Verdict
+from penstock.engine.transports.contract import Verdict
 from penstock.errors import DeadLetterRouteFailed, DeadLettersUnrouted, InvalidInput
 from tests.engine.doubles import Faults, Journal, Route, Scripted, Sink, Watched, through
 

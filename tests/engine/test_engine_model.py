@@ -21,7 +21,7 @@ from penstock.engine import (
     MemoryTransport,
     WorkBatch,
 )
-from penstock.engine.receiving import Verdict
+from penstock.engine.transports.contract import Verdict
 from penstock.errors import EngineError
 from tests.engine.doubles import Fault, Faults, regulated
 

@@ -21,9 +21,9 @@ from penstock.engine import (
     MemoryGuard,
     MemoryTransport,
     WorkBatch,
-    inbound,
 )
-from penstock.engine.receiving import Verdict
+from penstock.engine.regulation import inbound
+from penstock.engine.transports.contract import Verdict
 from penstock.errors import InvalidInput, ReceiveFailed, SinkFailed
 from tests.engine.doubles import (
     Clock,

@@ -13,11 +13,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.engine.column_kinds import max_fields
-from penstock.engine.json_values import why_bad
-from penstock.engine.parse_errors import TOO_DEEP
-from penstock.engine.parsing import ParseFormat, parse_values
-from penstock.engine.typed_columns import parse_as
+from penstock.engine.parsing.block_parser import ParseFormat, parse_values
+from penstock.engine.parsing.column_kinds import max_fields
+from penstock.engine.parsing.json_values import why_bad
+from penstock.engine.parsing.parse_errors import TOO_DEEP
+from penstock.engine.parsing.typed_columns import parse_as
 from penstock.records import bytes_of
 
 ENCODERS: dict[ParseFormat, Callable[[Any], bytes]] = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.inbound_gate import Admit, InboundGate
+from penstock.engine.regulation.gate import Admit, InboundGate
 from tests.engine.readings import reading
 
 

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine import memory_guard
-from penstock.engine.memory_guard import MemoryGuard
-from penstock.engine.pressure import PressureSource, UnifiedPressure
+from penstock.engine.regulation import guard as memory_guard
+from penstock.engine.regulation.guard import MemoryGuard
+from penstock.engine.regulation.pressure import PressureSource, UnifiedPressure
 from penstock.errors import InvalidInput
 from tests.processes import PATIENCE
 from tests.waiting import Background

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.engine.parsing import ParseError, ParseFormat, parse_values
+from penstock.engine.parsing.block_parser import ParseError, ParseFormat, parse_values
 from tests.engine.parsing_models import column, parse, verify
 
 GOOD = b'{"id": 1}'
@@ -122,7 +122,7 @@ GOOD_JSON = {
 
 CHILD = """
 import sys, pyarrow as pa
-from penstock.engine.parsing import ParseFormat, parse_values
+from penstock.engine.parsing.block_parser import ParseFormat, parse_values
 values = [bytes.fromhex(line) for line in sys.stdin.read().split(",")]
 for block in [*([value] for value in values), values, values * 3]:
     parsed = parse_values(pa.array(block, pa.binary()), ParseFormat(sys.argv[1]))
@@ -226,7 +226,7 @@ def test_a_long_field_name_is_cut_in_a_reason() -> None:
 
 def test_importing_the_engine_stays_light() -> None:
     script = (
-        "import sys, penstock.engine.parsing;"
+        "import sys, penstock.engine.parsing.block_parser;"
         "print(sorted({'pyarrow.json', 'pyarrow.compute', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True, timeout=60) == "[]\n"

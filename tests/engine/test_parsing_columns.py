@@ -8,8 +8,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.engine import json_columns, msgpack_values, parsing
-from penstock.engine.parsing import ParseFormat
+from penstock.engine.parsing import block_parser as parsing
+from penstock.engine.parsing import json_columns, msgpack_values
+from penstock.engine.parsing.block_parser import ParseFormat
 from tests.engine.parsing_models import parse, parse_slowly
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine import json_columns, json_values, msgpack_values
-from penstock.engine.parsing import ParseFormat
+from penstock.engine.parsing import json_columns, json_values, msgpack_values
+from penstock.engine.parsing.block_parser import ParseFormat
 from tests.engine.parsing_models import parse, parse_slowly, verify
 
 NAMES = st.one_of(st.sampled_from(["id", "at", "name", "a b", ""]), st.text(st.characters(codec="utf-8"), max_size=5))

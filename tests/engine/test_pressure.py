@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.pressure import Hysteresis, Pressure, UnifiedPressure
+from penstock.engine.regulation.pressure import Hysteresis, Pressure, UnifiedPressure
 from penstock.errors import InvalidInput
 from tests.engine.readings import reading
 from tests.waiting import Background

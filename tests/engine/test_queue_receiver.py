@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import DurableEvent, DurableEventQueue, Record
 from penstock.engine import BatchEngine, DeadLetter, Drop, EngineConfig, Keep, QueueReceiver
-from penstock.engine import queue_receiver as module
+from penstock.engine.transports import queue as module
 from penstock.errors import Closed, CommitFailed, InvalidInput, ReceiveFailed, StorageError
 from tests.engine.doubles import Sink, through, values
 from tests.queue.codecs import CountingCodec

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.byte_budget import ByteBudgetConfig
-from penstock.engine.inbound_gate import Admit
-from penstock.engine.memory_guard import MemoryGuard
-from penstock.engine.pressure import Hysteresis, Pressure
-from penstock.engine.self_regulation import Governor, SelfRegulation, give_memory_back
+from penstock.engine.regulation.budget import ByteBudgetConfig
+from penstock.engine.regulation.gate import Admit
+from penstock.engine.regulation.guard import MemoryGuard
+from penstock.engine.regulation.pressure import Hysteresis, Pressure
+from penstock.engine.regulation.self_regulation import Governor, SelfRegulation, give_memory_back
 from penstock.errors import InvalidInput
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine import typed_columns, typed_json, typed_rows
-from penstock.engine.parsing import ParseFormat
-from penstock.engine.typed_columns import TypedColumns, check_columns, parse_as
+from penstock.engine.parsing import typed_columns, typed_json, typed_rows
+from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.engine.parsing.typed_columns import TypedColumns, check_columns, parse_as
 from penstock.errors import InvalidInput
 from tests.engine.parsing_models import Bad, expected
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.metalog.in_process import InProcessMetadataLog
-from penstock.metalog.kafka_log import KafkaMetadataLog
+from penstock.metalog.kafka.log import KafkaMetadataLog
 from penstock.metalog.log import MetadataLog
-from penstock.metalog.object_log import ObjectMetadataLog
+from penstock.metalog.object.log import ObjectMetadataLog
 from penstock.storage import open_store
 from tests.metalog.kafka_broker import kafka_bootstrap, mortal_broker
 from tests.servers import BUCKET, S3Server

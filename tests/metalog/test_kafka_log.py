@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Closed, InvalidInput, NotFound, PartitionOutOfRange, StorageError
-from penstock.metalog.kafka_log import KafkaMetadataLog
+from penstock.metalog.kafka.log import KafkaMetadataLog
 from penstock.metalog.log import PartitionStart
 from penstock.metalog.subscription import Subscription
 from tests.metalog.kafka_broker import Broker
@@ -85,7 +85,7 @@ def test_without_the_extra_it_says_how_to_get_it() -> None:
     code = """
 import sys
 sys.modules["confluent_kafka"] = None
-from penstock.metalog.kafka_log import KafkaMetadataLog
+from penstock.metalog.kafka.log import KafkaMetadataLog
 try:
     KafkaMetadataLog("127.0.0.1:1", "topic")
 except ValueError as error:
@@ -119,7 +119,7 @@ def test_a_topic_with_more_partitions_than_a_log_may_have_is_refused(
     open_log: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_log(create=True, partition_count=3)
-    monkeypatch.setattr("penstock.metalog.kafka_topic.MAX_PARTITIONS", 2)
+    monkeypatch.setattr("penstock.metalog.kafka.topic.MAX_PARTITIONS", 2)
     with pytest.raises(InvalidInput, match="has 3 partitions, and a metadata log has at most 2"):
         open_log()
 

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import InvalidInput
-from penstock.metalog.placing import metadata_partition_for
-from penstock.metalog.segment import TopicIdPartition
+from penstock.metalog.catalog.placing import metadata_partition_for
+from penstock.metalog.catalog.segment import TopicIdPartition
 
 COUNTS = (1, 2, 50, 64, 1000, 2_147_483_647)
 

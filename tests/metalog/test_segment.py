@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import InvalidInput, InvalidTransition
-from penstock.metalog import segment as module
-from penstock.metalog.segment import (
+from penstock.metalog.catalog import segment as module
+from penstock.metalog.catalog.segment import (
     PartitionDelete,
     PartitionDeleteState,
     SegmentId,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import CorruptData, InvalidInput
-from penstock.metalog.segment import (
+from penstock.metalog.catalog.segment import (
     PartitionDelete,
     PartitionDeleteState,
     SegmentEvent,
@@ -21,7 +21,7 @@ from penstock.metalog.segment import (
     SegmentUpdate,
     TopicIdPartition,
 )
-from penstock.metalog.wire import decode_event, encode_event
+from penstock.metalog.catalog.wire import decode_event, encode_event
 
 TOPIC = UUID("00112233-4455-6677-8899-aabbccddeeff")
 SEGMENT = UUID("01234567-89ab-cdef-fedc-ba9876543210")

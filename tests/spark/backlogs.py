@@ -14,13 +14,13 @@ from pyspark.sql.types import StructType
 
 from penstock import BatchDescriptor, ProducerConfig, Record, open_store
 from penstock.buffer import Manifest
-from penstock.buffer.appending import BlockAppender
+from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import PenstockError
 from penstock.records import records_to_arrow
-from penstock.spark.batch_reader import BufferReader
-from penstock.spark.data_source import PenstockDataSource
-from penstock.spark.schemas import UNPARSED
-from penstock.spark.stream_reader import BufferStreamReader
+from penstock.spark.source.batch_reader import BufferReader
+from penstock.spark.source.data_source import PenstockDataSource
+from penstock.spark.source.schemas import UNPARSED
+from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.storage import ObjectStore
 
 Entry = bytes | Record

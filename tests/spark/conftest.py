@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from tests import manifests
 from tests.servers import BUCKET, S3Server
 from tests.spark.backlogs import Backlog, stop_readers

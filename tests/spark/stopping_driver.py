@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock.spark.stopping import Stopping
+from penstock.spark.pipeline.stopping import Stopping
 from tests.spark.pipelines import Places
 
 HELD, RELEASED = "held", "released"  # pipes that a task and the test meet at

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.engine import MemoryGuard
-from penstock.spark.admission import BUDGET, Admission, has_waited
+from penstock.spark.source.admission import BUDGET, Admission, has_waited
 from tests.engine.readings import reading
 
 MIB = 1 << 20

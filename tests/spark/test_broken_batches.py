@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from penstock.errors import CorruptData, NotFound
-from penstock.spark.schemas import SET_ASIDE, UNPARSED
+from penstock.spark.source.schemas import SET_ASIDE, UNPARSED
 from tests.spark.backlogs import Backlog, block_rows, numbers, parts, plan
 
 

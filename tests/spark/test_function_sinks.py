@@ -12,8 +12,8 @@ import pytest
 
 from penstock import Producer
 from penstock.errors import SinkFailed
-from penstock.spark.sinks import FunctionSink
-from penstock.spark.tables import BlockId
+from penstock.spark.tables.contract import BlockId
+from penstock.spark.tables.sinks import FunctionSink
 from tests.spark.pipelines import Places
 from tests.waiting import A_WHILE, Background, Gate
 

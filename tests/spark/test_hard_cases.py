@@ -10,14 +10,14 @@ from pyspark.sql.types import StructType
 
 from penstock import peek
 from penstock.buffer import Manifest
-from penstock.buffer.appending import BlockAppender, BlockName
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName
 from penstock.errors import CorruptData, DeadLetterRouteFailed, EngineError, InvalidInput, SinkFailed
 from penstock.records import values_to_arrow
 from penstock.spark import Pipeline
-from penstock.spark.partitions import BatchRun
-from penstock.spark.pipeline_run import PipelineRun
-from penstock.spark.schemas import SET_ASIDE, UNPARSED
-from penstock.spark.tables import BlockId, open_table
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.source.partitions import BatchRun
+from penstock.spark.source.schemas import SET_ASIDE, UNPARSED
+from penstock.spark.tables.contract import BlockId, open_table
 from penstock.storage import open_store
 from tests.spark.backlogs import Backlog, parts
 from tests.spark.pipelines import Places

@@ -22,11 +22,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import LongType, StructField, StructType
 
-from penstock.spark.object_files import StoredFile, split, writing
-from penstock.spark.object_table import ObjectTable, StagedObjects
-from penstock.spark.table_commits import BlockCommit, BlockFile
-from penstock.spark.table_reading import _grouped
-from penstock.spark.tables import BlockId, open_table, read_table
+from penstock.spark.tables.commits import BlockCommit, BlockFile
+from penstock.spark.tables.contract import BlockId, open_table, read_table
+from penstock.spark.tables.object_files import StoredFile, split, writing
+from penstock.spark.tables.object_table import ObjectTable, StagedObjects
+from penstock.spark.tables.reading import _grouped
 
 BLOCK = BlockId("3d5c0c5e-8f0a-4b8e-9d6e-2f6a0c1b7a10", 4, '{"sequence": 17}')
 COMMIT = f"_commits/{BLOCK.name}.json"
@@ -267,7 +267,7 @@ def test_a_table_is_read_in_as_many_tasks_as_it_has_groups_of_files(
     assert table.stage(spark.range(0, 25_000, 1, 2), BLOCK).commit()
     files = [path for path in paths(store) if path.endswith(".parquet")]
     assert len(files) == 4  # a file for each Arrow batch of 10,000 rows
-    monkeypatch.setattr("penstock.spark.table_reading.FILE_BYTES", 1)
+    monkeypatch.setattr("penstock.spark.tables.reading.FILE_BYTES", 1)
     back = read_table(spark, url, options)
     assert back.rdd.getNumPartitions() == 4
     assert back.selectExpr("sum(id)", "count(*)").collect()[0] == (25_000 * 24_999 // 2, 25_000)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import BatchDescriptor
-from penstock.spark.partitions import BatchRun, Piece, plan_partitions
+from penstock.spark.source.partitions import BatchRun, Piece, plan_partitions
 
 MIB = 1 << 20
 

@@ -33,7 +33,7 @@ from penstock.errors import (
     SinkFailed,
 )
 from penstock.spark import Pipeline
-from penstock.spark.pipeline_run import Summary
+from penstock.spark.pipeline.run import Summary
 from tests.spark.pipelines import Places, read
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers lack the module

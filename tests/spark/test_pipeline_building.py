@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.errors import InvalidInput
 from penstock.spark import Pipeline
-from penstock.spark.pipeline import _trigger
+from penstock.spark.pipeline.pipeline import _trigger
 
 Build = Callable[[Pipeline], object]
 

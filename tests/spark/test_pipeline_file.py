@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline_file import (
+from penstock.spark.pipeline.file import (
     ParseStep,
     PipelineFile,
     ProcessStep,
@@ -25,7 +25,7 @@ from penstock.spark.pipeline_file import (
     configure,
     load_pipeline,
 )
-from penstock.spark.toml_lines import line_numbers
+from penstock.spark.pipeline.toml_lines import line_numbers
 from tests.cli.command import run
 
 MODULE = "functions_of_a_pipeline_file"

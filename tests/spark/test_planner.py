@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, ReadMaxRows, ReadMinRows
 
 from penstock.engine import ByteBudgetConfig
-from penstock.spark.data_source import PenstockDataSource
-from penstock.spark.options import ReadOptions
-from penstock.spark.planner import Planner
-from penstock.spark.schemas import UNPARSED
-from penstock.spark.stream_reader import BufferStreamReader
+from penstock.spark.source.data_source import PenstockDataSource
+from penstock.spark.source.options import ReadOptions
+from penstock.spark.source.planner import Planner
+from penstock.spark.source.schemas import UNPARSED
+from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.storage import Object, ObjectMeta, ObjectStore
 from tests.manifests import KINDS
 from tests.spark.backlogs import Backlog, blocks_of, in_memory, parts, plan

@@ -16,13 +16,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock import BatchDescriptor, Record
 from penstock.engine import BatchEngine, BufferReceiver, DeadLetter, DlqPolicy, WorkBatch, columns
-from penstock.engine.column_functions import ColumnFunction
-from penstock.engine.parsing import ParseFormat
+from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.engine.parsing.column_functions import ColumnFunction
 from penstock.records import records_to_arrow
-from penstock.spark.dead_letters import LETTER, unpacked
-from penstock.spark.options import OnError
-from penstock.spark.reading import Chunk
-from penstock.spark.steps import ColumnStep, Parse, PipelineRows
+from penstock.spark.pipeline.dead_letters import LETTER, unpacked
+from penstock.spark.pipeline.steps import ColumnStep, Parse, PipelineRows
+from penstock.spark.source.options import OnError
+from penstock.spark.source.reading import Chunk
 from tests.spark.pipelines import Places
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers lack the module

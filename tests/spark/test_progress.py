@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from penstock.spark.progress import Progress
+from penstock.spark.pipeline.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
 
 from penstock import ConsumerConfig
 from penstock.errors import InvalidInput
-from penstock.spark.options import OnCorruptBatch, OnError, ReadFormat, ReadOptions
-from penstock.spark.schemas import UNPARSED, check_schema, columns_of
+from penstock.spark.source.options import OnCorruptBatch, OnError, ReadFormat, ReadOptions
+from penstock.spark.source.schemas import UNPARSED, check_schema, columns_of
 
 ASIDE = [StructField("_error", StringType()), StructField("_raw", BinaryType())]
 ID = StructField("id", LongType())

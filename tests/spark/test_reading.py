@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from penstock import Producer, ProducerConfig, Record
 from penstock.buffer.groups import Groups
 from penstock.errors import CorruptData, InvalidInput, NotFound
-from penstock.spark.schemas import UNPARSED
+from penstock.spark.source.schemas import UNPARSED
 from tests.manifests import KINDS
 from tests.processes import Parent, Start
 from tests.spark.backlogs import Backlog, backlog_rows, numbers

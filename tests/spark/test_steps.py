@@ -16,14 +16,14 @@ from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, Str
 
 from penstock import BatchDescriptor, Record
 from penstock.engine import DeadLetter, WorkBatch
-from penstock.engine.parsing import ParseFormat
+from penstock.engine.parsing.block_parser import ParseFormat
 from penstock.errors import InvalidInput, ParseFailed, ProcessFailed
 from penstock.records import records_to_arrow
-from penstock.spark.dead_letters import LETTER, TABLE, packed, reason_in, unpacked
-from penstock.spark.options import OnError
-from penstock.spark.reading import BrokenBatch, Chunk
-from penstock.spark.schemas import RECORD_FIELDS, UNPARSED, to_arrow
-from penstock.spark.steps import ColumnStep, Parse, PipelineRows
+from penstock.spark.pipeline.dead_letters import LETTER, TABLE, packed, reason_in, unpacked
+from penstock.spark.pipeline.steps import ColumnStep, Parse, PipelineRows
+from penstock.spark.source.options import OnError
+from penstock.spark.source.reading import BrokenBatch, Chunk
+from penstock.spark.source.schemas import RECORD_FIELDS, UNPARSED, to_arrow
 
 ID = StructType([StructField("id", LongType())])
 NAMED = StructType([StructField("id", LongType()), StructField("name", StringType())])

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.stopping import Stopping
+from penstock.spark.pipeline.stopping import Stopping
 from tests.processes import PATIENCE
 from tests.spark.conftest import CHECK_JAVA
 from tests.spark.pipelines import Places

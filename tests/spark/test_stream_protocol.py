@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from penstock import Consumer, open_store
 from penstock.buffer import Manifest
 from penstock.errors import Fenced, InvalidInput, StorageError
-from penstock.spark.options import ReadOptions
-from penstock.spark.stream_reader import BufferStreamReader
+from penstock.spark.source.options import ReadOptions
+from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.manifests import KINDS

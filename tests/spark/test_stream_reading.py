@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.engine import ByteBudgetConfig
-from penstock.spark.data_source import PenstockDataSource, known_to, register
+from penstock.spark.source.data_source import PenstockDataSource, known_to, register
 from tests.spark.backlogs import Backlog, numbers
 
 PATIENCE = 120  # seconds until a query counts as stuck

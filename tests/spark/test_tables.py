@@ -24,10 +24,10 @@ pytest.importorskip("pyspark")
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType
 
-from penstock.spark.file_table import FileTable
-from penstock.spark.local_files import LocalFiles
-from penstock.spark.table_commits import BlockFile
-from penstock.spark.tables import BlockId, BlockTable, open_table, read_table
+from penstock.spark.tables.commits import BlockFile
+from penstock.spark.tables.contract import BlockId, BlockTable, open_table, read_table
+from penstock.spark.tables.file_table import FileTable
+from penstock.spark.tables.local_files import LocalFiles
 
 QUERY = "3d5c0c5e-8f0a-4b8e-9d6e-2f6a0c1b7a10"
 OTHER_QUERY = "ffffffff-8f0a-4b8e-9d6e-2f6a0c1b7a10"

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from penstock import Consumer, ConsumerConfig
-from penstock.buffer.appending import BlockAppender, BlockName, WrittenObject
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName, WrittenObject
 from penstock.errors import InvalidInput
 from penstock.records import values_to_arrow
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore, open_store

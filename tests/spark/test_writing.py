@@ -20,7 +20,7 @@ from penstock import Consumer, Record, open_store, peek
 from penstock.buffer import ConsumerConfig, Manifest, decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of, records_to_arrow
-from penstock.spark.writing import BufferStreamWriter, BufferWriter, TaskWritten
+from penstock.spark.source.writing import BufferStreamWriter, BufferWriter, TaskWritten
 from penstock.storage import ObjectStore
 from tests.servers import BUCKET, S3Server
 

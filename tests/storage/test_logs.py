@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.core.logs import MAX_SHOWN, get_logger
 from penstock.errors import CorruptData, NotFound, PenstockError
-from penstock.storage.logs import MAX_SHOWN, get_logger
 
 HOSTILE = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x202E, 0xFEFF, 0xE0001])) + "\nINJECTED"
 SOURCE = Path(penstock.__file__).parent

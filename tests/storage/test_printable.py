@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.printable import printable
+from penstock.core.printing import printable
 
 _ACTED_ON = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _ANY_TEXT = st.text(st.characters(codec=None, categories=None))

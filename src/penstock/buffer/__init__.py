@@ -7,35 +7,91 @@ May import: `storage`, `records`, `errors`, `metrics`.
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy_names import lazy_names
+from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.buffer.batch import BatchFormat, Compression, decode_batch, encode_batch
-    from penstock.buffer.collector import GarbageCollector
-    from penstock.buffer.collector_report import GcReport
+    from penstock.buffer.collector.collector import GarbageCollector
+    from penstock.buffer.collector.report import GcReport
+    from penstock.buffer.config import DATA_PATH_PREFIX as DATA_PATH_PREFIX
     from penstock.buffer.config import ConsumerConfig, ManifestFormat, ProducerConfig
-    from penstock.buffer.consumer import Consumer
+    from penstock.buffer.consumer.consumer import Consumer
+    from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
+    from penstock.buffer.consumer.fetching import decode_object as decode_object
+    from penstock.buffer.consumer.fetching import largest_object as largest_object
+    from penstock.buffer.consumer.fetching import read_object as read_object
     from penstock.buffer.descriptors import BatchDescriptor, Metadata
-    from penstock.buffer.fetching import ConsumedBatch, FetchHandle
-    from penstock.buffer.manifest import Manifest
-    from penstock.buffer.peeking import peek
-    from penstock.buffer.producer import Producer
-    from penstock.buffer.write_handle import WriteHandle, Written
+    from penstock.buffer.format.batch import BatchFormat, Compression, decode_batch, encode_batch
+    from penstock.buffer.format.batch import record_count as record_count
+    from penstock.buffer.groups import Groups as Groups
+    from penstock.buffer.groups import GroupStatus as GroupStatus
+    from penstock.buffer.groups import Writers as Writers
+    from penstock.buffer.groups import groups_in as groups_in
+    from penstock.buffer.inspect import peek
+    from penstock.buffer.locations import is_data_path as is_data_path
+    from penstock.buffer.manifest.contents import MANIFEST_PATH as MANIFEST_PATH
+    from penstock.buffer.manifest.contents import Manifest
+    from penstock.buffer.manifest.queue import BufferQueue as BufferQueue
+    from penstock.buffer.manifest.state import QueueView as QueueView
+    from penstock.buffer.manifest.upgrade import upgrade as upgrade
+    from penstock.buffer.manifest.v1.buffer_id import read_id as read_id
+    from penstock.buffer.manifest.v2.head import DEFAULT_GROUP as DEFAULT_GROUP
+    from penstock.buffer.manifest.v2.head import VERSION as VERSION
+    from penstock.buffer.manifest.v2.head import Entry as Entry
+    from penstock.buffer.manifest.v2.head import Head as Head
+    from penstock.buffer.manifest.v2.head import Reference as Reference
+    from penstock.buffer.manifest.v2.head import version_of as version_of
+    from penstock.buffer.manifest.v2.queue import NativeView as NativeView
+    from penstock.buffer.manifest.v2.segments import folder_of as folder_of
+    from penstock.buffer.producer.block_appender import BlockAppender as BlockAppender
+    from penstock.buffer.producer.block_appender import BlockName as BlockName
+    from penstock.buffer.producer.block_appender import WrittenObject as WrittenObject
+    from penstock.buffer.producer.block_appender import join_to_size as join_to_size
+    from penstock.buffer.producer.producer import Producer
+    from penstock.buffer.producer.write_handle import WriteHandle, Written
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "penstock.buffer.batch": ("BatchFormat", "Compression", "decode_batch", "encode_batch"),
-            "penstock.buffer.collector": ("GarbageCollector",),
-            "penstock.buffer.collector_report": ("GcReport",),
-            "penstock.buffer.config": ("ConsumerConfig", "ManifestFormat", "ProducerConfig"),
-            "penstock.buffer.consumer": ("Consumer",),
+            "penstock.buffer.collector.collector": ("GarbageCollector",),
+            "penstock.buffer.collector.report": ("GcReport",),
+            "penstock.buffer.config": ("ConsumerConfig", "DATA_PATH_PREFIX", "ManifestFormat", "ProducerConfig"),
+            "penstock.buffer.consumer.consumer": ("Consumer",),
+            "penstock.buffer.consumer.fetching": (
+                "ConsumedBatch",
+                "FetchHandle",
+                "decode_object",
+                "largest_object",
+                "read_object",
+            ),
             "penstock.buffer.descriptors": ("BatchDescriptor", "Metadata"),
-            "penstock.buffer.fetching": ("ConsumedBatch", "FetchHandle"),
-            "penstock.buffer.manifest": ("Manifest",),
-            "penstock.buffer.peeking": ("peek",),
-            "penstock.buffer.producer": ("Producer",),
-            "penstock.buffer.write_handle": ("WriteHandle", "Written"),
+            "penstock.buffer.format.batch": (
+                "BatchFormat",
+                "Compression",
+                "decode_batch",
+                "encode_batch",
+                "record_count",
+            ),
+            "penstock.buffer.groups": ("GroupStatus", "Groups", "Writers", "groups_in"),
+            "penstock.buffer.inspect": ("peek",),
+            "penstock.buffer.locations": ("is_data_path",),
+            "penstock.buffer.manifest.contents": ("MANIFEST_PATH", "Manifest"),
+            "penstock.buffer.manifest.queue": ("BufferQueue",),
+            "penstock.buffer.manifest.state": ("QueueView",),
+            "penstock.buffer.manifest.upgrade": ("upgrade",),
+            "penstock.buffer.manifest.v1.buffer_id": ("read_id",),
+            "penstock.buffer.manifest.v2.head": (
+                "DEFAULT_GROUP",
+                "Entry",
+                "Head",
+                "Reference",
+                "VERSION",
+                "version_of",
+            ),
+            "penstock.buffer.manifest.v2.queue": ("NativeView",),
+            "penstock.buffer.manifest.v2.segments": ("folder_of",),
+            "penstock.buffer.producer.block_appender": ("BlockAppender", "BlockName", "WrittenObject", "join_to_size"),
+            "penstock.buffer.producer.producer": ("Producer",),
+            "penstock.buffer.producer.write_handle": ("WriteHandle", "Written"),
         },
     )
 

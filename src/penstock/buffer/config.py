@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from penstock.buffer.batch import MAX_BATCH_BYTES, BatchFormat, Compression
+from penstock.buffer.format.batch import MAX_BATCH_BYTES, BatchFormat, Compression
 from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.places import check_apart
+from penstock.core import as_word, check_seconds, check_whole
 from penstock.errors import InvalidInput
-from penstock.storage.checks import as_word, check_seconds, check_whole
-from penstock.storage.paths import check_path, check_prefix
+from penstock.storage import check_path, check_prefix
 
 DATA_PATH_PREFIX = "ingest"
 _LONGEST = 1e9  # thirty years: more than that no thread can wait for, and no date go back by

@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.config import check_group, check_start
 from penstock.buffer.locations import MANIFEST_PATH
-from penstock.buffer.native_head import DEFAULT_GROUP, Group, Head, Writer
-from penstock.buffer.native_queue import NativeQueue, NativeView
-from penstock.buffer.queue_manifest import QueueView, Start
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import QueueView, Start
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Group, Head, Writer
+from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
+from penstock.core import current
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store, url_of
-from penstock.storage.process import current
 
 
 @dataclass(frozen=True, slots=True)

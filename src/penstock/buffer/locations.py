@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from penstock.buffer.time_ranges import TimeRanges, after_ranges
+from penstock.buffer.manifest.time_ranges import TimeRanges, after_ranges
 from penstock.errors import InvalidInput
 
 MANIFEST_PATH = "ingest/manifest"

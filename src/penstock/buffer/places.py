@@ -5,13 +5,12 @@ A manifest gets its first segment only after hundreds of batches: a path that ca
 
 from __future__ import annotations
 
-from penstock.buffer.collector_turns import MARK
+from penstock.buffer.collector.turns import MARK
 from penstock.buffer.locations import is_data_name
-from penstock.buffer.ownership import OWNER
-from penstock.buffer.segments import folder_of, segment_time
+from penstock.buffer.manifest.ownership import OWNER
+from penstock.buffer.manifest.v2.segments import folder_of, segment_time
 from penstock.errors import InvalidInput
-from penstock.storage import ObjectStore, check_path_in, url_of
-from penstock.storage.paths import is_below, is_path
+from penstock.storage import ObjectStore, check_path_in, is_below, is_path, url_of
 
 _ULID = "0" * 26
 _SEGMENT = f"{'0' * 20}-{_ULID}.seg"

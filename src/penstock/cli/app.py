@@ -10,8 +10,8 @@ import typer
 from penstock import __version__
 from penstock.cli.commands import LazyGroup
 from penstock.cli.output import give_up_stdout, is_of_stdout, say
+from penstock.core import traceback_of
 from penstock.errors import PenstockError
-from penstock.storage.logs import traceback_of
 
 app = typer.Typer(
     name="penstock",

@@ -11,10 +11,16 @@ from typing import Annotated, BinaryIO, cast
 import msgspec
 import typer
 
-from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ConsumerConfig, FetchHandle
-from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import DEFAULT_GROUP
+from penstock.buffer import (
+    DEFAULT_GROUP,
+    MANIFEST_PATH,
+    BatchDescriptor,
+    BufferQueue,
+    ConsumedBatch,
+    Consumer,
+    ConsumerConfig,
+    FetchHandle,
+)
 from penstock.cli.output import escaped_json, escaped_line, give_up_stdout, say
 from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
 from penstock.cli.produce import Stop, not_logged
@@ -69,7 +75,7 @@ def consume_command(
     with (
         open(sys.stdout.fileno(), "wb", closefd=False) as out,
         Stop() as stop,
-        not_logged("penstock.buffer.consumer"),
+        not_logged("penstock.buffer.consumer.consumer"),
     ):
         printer = _Printer(out, most, as_json=as_json)
         if no_ack:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
-from penstock.buffer.config import DATA_PATH_PREFIX
-from penstock.buffer.manifest import MANIFEST_PATH
+from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig, GarbageCollector, GcReport
 from penstock.cli.output import date, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import InvalidInput

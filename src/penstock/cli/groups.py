@@ -8,9 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.buffer.groups import Groups, Writers
-from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import DEFAULT_GROUP
+from penstock.buffer import DEFAULT_GROUP, MANIFEST_PATH, Groups, Writers
 from penstock.cli.output import date, say, say_json, show
 from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
 from penstock.errors import InvalidInput

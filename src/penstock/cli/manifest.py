@@ -10,17 +10,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.buffer import BatchDescriptor, Manifest
-from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import version_of
-from penstock.buffer.opendata_manifest import VERSION as OPENDATA
-from penstock.buffer.segments import folder_of
-from penstock.buffer.upgrading import upgrade
+from penstock.buffer import MANIFEST_PATH, BatchDescriptor, Manifest, folder_of, upgrade, version_of
+from penstock.buffer import VERSION as OPENDATA
 from penstock.cli.output import say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import NotFound
-from penstock.storage import ObjectStore, url_of
-from penstock.storage.opening import local_path
+from penstock.storage import ObjectStore, local_path, url_of
 
 _NATIVE = ("revision", "groups", "forgotten_through", "floor", "floor_set_at")
 

@@ -15,18 +15,18 @@ from penstock.cli.output import say, say_json, show
 from penstock.cli.places import StorageOptions, open_with
 from penstock.errors import CorruptData, NotFound, PartitionOutOfRange, PenstockError
 from penstock.metalog import (
+    Chain,
     MetadataLog,
     MetadataRecord,
     ObjectMetadataLog,
     PartitionDelete,
     PartitionStart,
+    RecentObjects,
     SegmentMetadata,
     SegmentUpdate,
     TopicIdPartition,
     decode_event,
 )
-from penstock.metalog.chain import Chain
-from penstock.metalog.recent_objects import RecentObjects
 from penstock.storage import ObjectStore, url_of
 
 _AT_ONCE = 16

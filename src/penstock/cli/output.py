@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from penstock.storage.printable import printable
+from penstock.core import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,9 +18,9 @@ import typer
 from penstock.buffer import Compression, Producer, ProducerConfig, WriteHandle, Written
 from penstock.cli.output import say
 from penstock.cli.places import BatchFormatOption, StorageOptions, Where, open_with
+from penstock.core import get_logger
 from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.records import Record
-from penstock.storage.logs import get_logger
 
 STDIN = "-"
 LONGEST_LINE = 64 << 20
@@ -51,7 +51,7 @@ def produce_command(
     store = open_with(where, storage_options)
     names = files or [STDIN]
     _check_files(names)
-    with Stop() as stop, not_logged("penstock.buffer.producer"):
+    with Stop() as stop, not_logged("penstock.buffer.producer.producer"):
         tally = _Tally(None if key is None else os.fsencode(key))
         producer = Producer(store, ProducerConfig(compression=compression, format=batch_format))
         most = producer.max_batch_bytes if whole else LONGEST_LINE

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import say, say_json
+from penstock.core import printable
 from penstock.errors import NotFound
 from penstock.queue import DurableEventQueue, is_queue, repair_queue
-from penstock.storage.printable import printable
 
 queue_app = typer.Typer(help="Look at a durable queue, or repair it.", no_args_is_help=True)
 

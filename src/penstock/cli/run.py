@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import say
+from penstock.core import escaping
 from penstock.errors import PenstockError
-from penstock.storage.logs import escaping
 
 _OLDEST_JAVA = 17
 _GET_JAVA = (  # as in scripts/check-java, which an installed package does not have
@@ -32,7 +32,7 @@ def run_command(
     if importlib.util.find_spec("pyspark") is None:
         raise PenstockError("PySpark is not installed: pip install 'penstock[spark]'")
     # Here and not above: the other words of the command need no Spark, and do not wait for it to load.
-    from penstock.spark.pipeline_file import load_pipeline
+    from penstock.spark import load_pipeline
 
     # While Spark starts there is no block in hand yet: a stop is an end as good as any. `Pipeline.run` has its own way.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -10,18 +10,23 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import BatchDescriptor
-from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.config import DATA_PATH_PREFIX
-from penstock.buffer.groups import GroupStatus, groups_in
-from penstock.buffer.locations import is_data_path
-from penstock.buffer.manifest import MANIFEST_PATH
-from penstock.buffer.native_head import VERSION as NATIVE
-from penstock.buffer.native_head import Entry, Head, Reference
-from penstock.buffer.native_queue import NativeView
-from penstock.buffer.opendata_id import read_id
-from penstock.buffer.opendata_manifest import VERSION as OPENDATA
-from penstock.buffer.queue_manifest import QueueView
+from penstock.buffer import (
+    DATA_PATH_PREFIX,
+    MANIFEST_PATH,
+    BatchDescriptor,
+    BufferQueue,
+    Entry,
+    GroupStatus,
+    Head,
+    NativeView,
+    QueueView,
+    Reference,
+    groups_in,
+    is_data_path,
+    read_id,
+)
+from penstock.buffer import VERSION as NATIVE
+from penstock.buffer import VERSION as OPENDATA
 from penstock.cli.output import date, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, open_with
 from penstock.errors import InvalidInput, NotFound

@@ -8,26 +8,39 @@ May import: `buffer`, `queue`, `metalog`, and what lies below them.
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy_names import lazy_names
+from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from penstock.engine.batch_engine import BatchEngine, EngineConfig
     from penstock.engine.block_loop import CommitMode
-    from penstock.engine.buffer_receiver import BufferReceiver
-    from penstock.engine.buffer_sender import BufferSender
-    from penstock.engine.byte_budget import ByteBudget, ByteBudgetConfig
-    from penstock.engine.column_functions import columns
     from penstock.engine.dead_letters import DeadLetter, DlqPolicy
-    from penstock.engine.inbound_gate import Admit, InboundGate
-    from penstock.engine.memory_guard import MemoryGuard
-    from penstock.engine.memory_transport import MemoryTransport
-    from penstock.engine.parsed_batch import ParsedBatch, ParseErrorAction
-    from penstock.engine.pressure import Hysteresis, Pressure, PressureSource, UnifiedPressure
-    from penstock.engine.queue_receiver import QueueReceiver
-    from penstock.engine.receiving import Drop, Keep, Receiver, Sender
-    from penstock.engine.self_regulation import SelfRegulation
+    from penstock.engine.delivery import Delivery as Delivery
+    from penstock.engine.delivery import wait_for_delivery as wait_for_delivery
+    from penstock.engine.parsing.block_parser import ParseFormat as ParseFormat
+    from penstock.engine.parsing.column_functions import ERROR as ERROR
+    from penstock.engine.parsing.column_functions import ColumnFunction as ColumnFunction
+    from penstock.engine.parsing.column_functions import columns
+    from penstock.engine.parsing.column_functions import keeps_rows as keeps_rows
+    from penstock.engine.parsing.column_functions import set_apart as set_apart
+    from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
+    from penstock.engine.parsing.typed_columns import check_columns as check_columns
+    from penstock.engine.parsing.typed_columns import parse_as as parse_as
+    from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
+    from penstock.engine.regulation.gate import Admit, InboundGate
+    from penstock.engine.regulation.guard import MemoryGuard
+    from penstock.engine.regulation.inbound import LONGEST_HOLD as LONGEST_HOLD
+    from penstock.engine.regulation.pressure import Hysteresis, Pressure, PressureSource, UnifiedPressure
+    from penstock.engine.regulation.self_regulation import SelfRegulation
+    from penstock.engine.regulation.self_regulation import give_memory_back as give_memory_back
     from penstock.engine.shipping import ship
     from penstock.engine.stats import EngineStats
+    from penstock.engine.ticker import Ticker as Ticker
+    from penstock.engine.ticker import Ticks as Ticks
+    from penstock.engine.transports.buffer_receiver import BufferReceiver
+    from penstock.engine.transports.buffer_sender import BufferSender
+    from penstock.engine.transports.contract import Drop, Keep, Receiver, Sender
+    from penstock.engine.transports.memory import MemoryTransport
+    from penstock.engine.transports.queue import QueueReceiver
     from penstock.engine.work_batch import WorkBatch
 else:
     __getattr__, __dir__ = lazy_names(
@@ -35,21 +48,32 @@ else:
         {
             "penstock.engine.batch_engine": ("BatchEngine", "EngineConfig"),
             "penstock.engine.block_loop": ("CommitMode",),
-            "penstock.engine.buffer_receiver": ("BufferReceiver",),
-            "penstock.engine.buffer_sender": ("BufferSender",),
-            "penstock.engine.byte_budget": ("ByteBudget", "ByteBudgetConfig"),
-            "penstock.engine.column_functions": ("columns",),
             "penstock.engine.dead_letters": ("DeadLetter", "DlqPolicy"),
-            "penstock.engine.inbound_gate": ("Admit", "InboundGate"),
-            "penstock.engine.memory_guard": ("MemoryGuard",),
-            "penstock.engine.memory_transport": ("MemoryTransport",),
-            "penstock.engine.parsed_batch": ("ParsedBatch", "ParseErrorAction"),
-            "penstock.engine.pressure": ("Hysteresis", "Pressure", "PressureSource", "UnifiedPressure"),
-            "penstock.engine.queue_receiver": ("QueueReceiver",),
-            "penstock.engine.receiving": ("Drop", "Keep", "Receiver", "Sender"),
-            "penstock.engine.self_regulation": ("SelfRegulation",),
+            "penstock.engine.delivery": ("Delivery", "wait_for_delivery"),
+            "penstock.engine.parsing.block_parser": ("ParseFormat",),
+            "penstock.engine.parsing.column_functions": (
+                "ColumnFunction",
+                "ERROR",
+                "columns",
+                "keeps_rows",
+                "set_apart",
+            ),
+            "penstock.engine.parsing.parsed_batch": ("ParseErrorAction", "ParsedBatch"),
+            "penstock.engine.parsing.typed_columns": ("check_columns", "parse_as"),
+            "penstock.engine.regulation.budget": ("ByteBudget", "ByteBudgetConfig"),
+            "penstock.engine.regulation.gate": ("Admit", "InboundGate"),
+            "penstock.engine.regulation.guard": ("MemoryGuard",),
+            "penstock.engine.regulation.inbound": ("LONGEST_HOLD",),
+            "penstock.engine.regulation.pressure": ("Hysteresis", "Pressure", "PressureSource", "UnifiedPressure"),
+            "penstock.engine.regulation.self_regulation": ("SelfRegulation", "give_memory_back"),
             "penstock.engine.shipping": ("ship",),
             "penstock.engine.stats": ("EngineStats",),
+            "penstock.engine.ticker": ("Ticker", "Ticks"),
+            "penstock.engine.transports.buffer_receiver": ("BufferReceiver",),
+            "penstock.engine.transports.buffer_sender": ("BufferSender",),
+            "penstock.engine.transports.contract": ("Drop", "Keep", "Receiver", "Sender"),
+            "penstock.engine.transports.memory": ("MemoryTransport",),
+            "penstock.engine.transports.queue": ("QueueReceiver",),
             "penstock.engine.work_batch": ("WorkBatch",),
         },
     )

@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.core import as_word, check_config, check_seconds, check_whole, current, refuse_in_child
 from penstock.engine.block_loop import BlockLoop, CommitMode, Process, Sink
 from penstock.engine.dead_letters import DlqPolicy
-from penstock.engine.memory_guard import MemoryGuard
-from penstock.engine.parsed_batch import ParseErrorAction
-from penstock.engine.parsing import ParseFormat
-from penstock.engine.receiving import Receiver
-from penstock.engine.self_regulation import Governor, SelfRegulation
+from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.engine.parsing.parsed_batch import ParseErrorAction
+from penstock.engine.regulation.guard import MemoryGuard
+from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
 from penstock.engine.stats import EngineStats, Tally
 from penstock.engine.ticker import Ticker, Ticks
+from penstock.engine.transports.contract import Receiver
 from penstock.errors import InvalidInput
-from penstock.storage.checks import as_word, check_config, check_seconds, check_whole
-from penstock.storage.process import current, refuse_in_child
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,17 @@ from enum import StrEnum
 from typing import Any, TypeAlias, TypeVar
 
 from penstock import metrics
+from penstock.core import current, get_logger
 from penstock.engine.dead_letters import DeadLetter, DlqPolicy
 from penstock.engine.delivery import Delivery, close_if_coroutine, wait_for_delivery
-from penstock.engine.inbound import Inbound
-from penstock.engine.memory_guard import MemoryGuard
-from penstock.engine.parsed_batch import ParsedBatch, ParseErrorAction
-from penstock.engine.parsing import ParseFormat
-from penstock.engine.receiving import Receiver, call_if_there
-from penstock.engine.self_regulation import Governor
+from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
+from penstock.engine.regulation.guard import MemoryGuard
+from penstock.engine.regulation.inbound import Inbound
+from penstock.engine.regulation.self_regulation import Governor
 from penstock.engine.stats import Tally
 from penstock.engine.ticker import Ticker
+from penstock.engine.transports.contract import Receiver, call_if_there
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import (
     CommitFailed,
@@ -30,8 +31,6 @@ from penstock.errors import (
     ReceiveFailed,
     SinkFailed,
 )
-from penstock.storage.logs import get_logger
-from penstock.storage.process import current
 
 Process: TypeAlias = Callable[[Any], WorkBatch]
 Sink: TypeAlias = Callable[[WorkBatch], Delivery]

@@ -12,8 +12,8 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeAlias
 
 from penstock.buffer import WriteHandle
+from penstock.core import get_logger
 from penstock.errors import EngineError, InvalidInput
-from penstock.storage.logs import get_logger
 
 Write: TypeAlias = WriteHandle | Future[Any] | None
 Delivery: TypeAlias = Write | Sequence[Write]

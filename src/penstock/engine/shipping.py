@@ -7,10 +7,11 @@ import threading
 from typing import Any
 
 from penstock.buffer import ProducerConfig
+from penstock.core import get_logger
 from penstock.engine.batch_engine import BatchEngine
-from penstock.engine.buffer_sender import BufferSender
-from penstock.engine.queue_receiver import QueueReceiver
 from penstock.engine.stats import EngineStats
+from penstock.engine.transports.buffer_sender import BufferSender
+from penstock.engine.transports.queue import QueueReceiver
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import (
     CorruptData,
@@ -22,9 +23,7 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
-from penstock.storage import ObjectStore
-from penstock.storage.logs import get_logger
-from penstock.storage.opening import local_path
+from penstock.storage import ObjectStore, local_path
 
 _CONFIG = ProducerConfig()
 _FIRST_PAUSE = 1.0

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock.core import check_seconds, get_logger
 from penstock.errors import InvalidInput
-from penstock.storage.checks import check_seconds
-from penstock.storage.logs import get_logger
 
 Ticks: TypeAlias = tuple[float, Callable[[], object]]
 

@@ -7,16 +7,12 @@ May import: `storage`, `records`, `errors`, `metrics`.
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy_names import lazy_names
+from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.metalog.catalog import SegmentCatalog
-    from penstock.metalog.in_process import InProcessMetadataLog
-    from penstock.metalog.kafka_log import KafkaMetadataLog
-    from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
-    from penstock.metalog.object_log import ObjectMetadataLog
-    from penstock.metalog.placing import metadata_partition_for
-    from penstock.metalog.segment import (
+    from penstock.metalog.catalog.catalog import SegmentCatalog
+    from penstock.metalog.catalog.placing import metadata_partition_for
+    from penstock.metalog.catalog.segment import (
         PartitionDelete,
         PartitionDeleteState,
         SegmentId,
@@ -25,19 +21,21 @@ if TYPE_CHECKING:
         SegmentUpdate,
         TopicIdPartition,
     )
+    from penstock.metalog.catalog.wire import decode_event, encode_event
+    from penstock.metalog.in_process import InProcessMetadataLog
+    from penstock.metalog.kafka.log import KafkaMetadataLog
+    from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
+    from penstock.metalog.object.chain import Chain as Chain
+    from penstock.metalog.object.log import ObjectMetadataLog
+    from penstock.metalog.object.recent_objects import RecentObjects as RecentObjects
     from penstock.metalog.subscription import Subscription
-    from penstock.metalog.wire import decode_event, encode_event
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "penstock.metalog.catalog": ("SegmentCatalog",),
-            "penstock.metalog.in_process": ("InProcessMetadataLog",),
-            "penstock.metalog.kafka_log": ("KafkaMetadataLog",),
-            "penstock.metalog.log": ("MetadataLog", "MetadataRecord", "PartitionStart"),
-            "penstock.metalog.object_log": ("ObjectMetadataLog",),
-            "penstock.metalog.placing": ("metadata_partition_for",),
-            "penstock.metalog.segment": (
+            "penstock.metalog.catalog.catalog": ("SegmentCatalog",),
+            "penstock.metalog.catalog.placing": ("metadata_partition_for",),
+            "penstock.metalog.catalog.segment": (
                 "PartitionDelete",
                 "PartitionDeleteState",
                 "SegmentId",
@@ -46,8 +44,14 @@ else:
                 "SegmentUpdate",
                 "TopicIdPartition",
             ),
+            "penstock.metalog.catalog.wire": ("decode_event", "encode_event"),
+            "penstock.metalog.in_process": ("InProcessMetadataLog",),
+            "penstock.metalog.kafka.log": ("KafkaMetadataLog",),
+            "penstock.metalog.log": ("MetadataLog", "MetadataRecord", "PartitionStart"),
+            "penstock.metalog.object.chain": ("Chain",),
+            "penstock.metalog.object.log": ("ObjectMetadataLog",),
+            "penstock.metalog.object.recent_objects": ("RecentObjects",),
             "penstock.metalog.subscription": ("Subscription",),
-            "penstock.metalog.wire": ("decode_event", "encode_event"),
         },
     )
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
+from penstock.core import current, refuse_in_child
 from penstock.errors import Closed
 from penstock.metalog.log import MetadataRecord, PartitionStart, as_payload, check_partition, check_partition_count
 from penstock.metalog.subscription import Subscription, Wanted
-from penstock.storage.process import current, refuse_in_child
 
 _AT_ONCE = 256  # records of one partition that one fetch returns
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
+from penstock.core import check_whole
 from penstock.errors import InvalidInput, PartitionOutOfRange
-from penstock.storage.checks import check_whole
-from penstock.storage.object_store import as_data
+from penstock.storage import as_data
 
 if TYPE_CHECKING:
     from penstock.metalog.subscription import Subscription

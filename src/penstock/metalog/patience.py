@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.core import get_logger
 from penstock.errors import NotFound, StorageError
-from penstock.storage.logs import get_logger
 
 TRIES = 5
 _FIRST_PAUSE = 0.02

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
+from penstock.core import check_seconds, current, refuse_in_child
 from penstock.errors import Closed, InvalidInput
 from penstock.metalog.log import MetadataRecord, PartitionStart
-from penstock.storage.checks import check_seconds
-from penstock.storage.process import current, refuse_in_child
 
 _LONG = 3600.0  # a wait without end is many of these
 _TURNS = 64  # so many records in a row, and an `async for` lets others of its loop have a turn

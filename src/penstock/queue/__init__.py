@@ -7,7 +7,7 @@ May import: `storage`, `records`, `errors`, `metrics`.
 
 from typing import TYPE_CHECKING
 
-from penstock.lazy_names import lazy_names
+from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from penstock.queue.codecs import Codec, MsgspecCodec
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.queue.places import is_queue, opening_of, queues_in
     from penstock.queue.repair import repair_queue
     from penstock.queue.report import QueueRepair
+    from penstock.queue.waiting import Waiters as Waiters
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -28,6 +29,7 @@ else:
             "penstock.queue.places": ("is_queue", "opening_of", "queues_in"),
             "penstock.queue.repair": ("repair_queue",),
             "penstock.queue.report": ("QueueRepair",),
+            "penstock.queue.waiting": ("Waiters",),
         },
     )
 

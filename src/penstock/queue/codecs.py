@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
+from penstock.core import printable
 from penstock.errors import CorruptEvent, InvalidInput, PenstockError
 from penstock.queue.damage import shown
-from penstock.storage.printable import printable
 
 if TYPE_CHECKING:
     import msgspec

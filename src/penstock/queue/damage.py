@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from penstock.core import printable
 from penstock.errors import CorruptData
-from penstock.storage.printable import printable
 
 _LONGEST_PATH = 1000  # characters
 

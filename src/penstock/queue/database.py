@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock.core import get_logger, printable
 from penstock.errors import Closed, OutcomeUnknown, StorageError
 from penstock.queue.checking import Inventory, Whole, check_end, check_open, check_queue, read_totals
 from penstock.queue.damage import named, shown
@@ -25,9 +26,7 @@ from penstock.queue.lock import QueueLock, lock_queue
 from penstock.queue.mark import MarkFile, MarkRecord, create_mark, read_mark
 from penstock.queue.rocks import TIMES, TOTALS, cannot_open, cannot_read, disk, memtable_bytes, open_for_writing
 from penstock.queue.totals import Totals, packed
-from penstock.storage.local.folder import sync_directory
-from penstock.storage.logs import get_logger
-from penstock.storage.printable import printable
+from penstock.storage import sync_directory
 
 if TYPE_CHECKING:
     from rocksdict import ColumnFamily, Rdict, RdictIter, WriteBatch, WriteOptions

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
+from penstock.core import check_seconds, check_whole, current, get_logger
 from penstock.errors import (
     Closed,
     CorruptData,
@@ -31,10 +32,7 @@ from penstock.queue.measures import Measures
 from penstock.queue.repair import repair_queue
 from penstock.queue.waiting import Waiters
 from penstock.queue.walk import Walk
-from penstock.storage.checks import check_seconds, check_whole
-from penstock.storage.logs import get_logger
-from penstock.storage.opening import local_path
-from penstock.storage.process import current
+from penstock.storage import local_path
 
 Event = TypeVar("Event")
 

@@ -9,8 +9,7 @@ from weakref import WeakValueDictionary
 
 from penstock.errors import StorageError
 from penstock.queue.damage import named
-from penstock.storage.local.lock import locked_if_free
-from penstock.storage.local.room import Room
+from penstock.storage import Room, locked_if_free
 
 LOCK_NAME = "penstock-lock"
 

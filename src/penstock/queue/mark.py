@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from penstock.errors import StorageError
 from penstock.queue.damage import damaged, named
 from penstock.queue.totals import Totals
-from penstock.storage.local.folder import sync_directory
+from penstock.storage import sync_directory
 
 MARK_NAME = "penstock-mark"
 

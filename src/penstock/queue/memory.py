@@ -6,10 +6,9 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
+from penstock.core import check_seconds, check_whole, current
 from penstock.errors import BackpressureTimeout, InvalidInput
 from penstock.queue.waiting import Waiters
-from penstock.storage.checks import check_seconds, check_whole
-from penstock.storage.process import current
 
 Event = TypeVar("Event")
 

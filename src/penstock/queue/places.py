@@ -6,7 +6,7 @@ import os
 
 from penstock.queue.checking import REPAIR_BEGUN, REPAIR_READY
 from penstock.queue.mark import MARK_NAME
-from penstock.storage.opening import local_path
+from penstock.storage import local_path
 
 _CURRENT = "CURRENT"  # RocksDB makes this file last when it makes a database
 _SIGNS = (_CURRENT, MARK_NAME, REPAIR_BEGUN, REPAIR_READY)  # a queue that has lost one of them is a damaged queue

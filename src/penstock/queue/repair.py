@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from penstock.core import printable
 from penstock.errors import CorruptData, NotFound, StorageError
 from penstock.queue.checking import check_queue
 from penstock.queue.damage import named, reason_of, shown
@@ -19,8 +20,7 @@ from penstock.queue.report import Count, QueueRepair
 from penstock.queue.rocks import TIMES, TOTALS, disk, is_database_file, open_for_writing
 from penstock.queue.salvage import Item, Remains, Unreadable, use_remains
 from penstock.queue.totals import Totals, packed
-from penstock.storage.opening import local_path
-from penstock.storage.printable import printable
+from penstock.storage import local_path
 
 if TYPE_CHECKING:
     from rocksdict import ColumnFamily, Rdict, WriteBatch

@@ -12,7 +12,7 @@ from penstock.queue.checking import REPAIR_BEGUN, REPAIR_READY
 from penstock.queue.mark import MARK_NAME
 from penstock.queue.report import QueueRepair
 from penstock.queue.rocks import is_database_file
-from penstock.storage.local.folder import sync_directory
+from penstock.storage import sync_directory
 
 _ASIDE = "damaged-"
 _REPORT = "report.json"

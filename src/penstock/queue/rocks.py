@@ -6,11 +6,10 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from penstock.core import current, printable
 from penstock.errors import CorruptData, StorageError
 from penstock.queue import child_exit as child_exit  # what a forked child does at its end
 from penstock.queue.damage import damaged, named
-from penstock.storage.printable import printable
-from penstock.storage.process import current
 
 if TYPE_CHECKING:
     from rocksdict import DBRecoveryMode, Options, Rdict

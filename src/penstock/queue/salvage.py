@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.core import get_logger
 from penstock.errors import CorruptData, PenstockError
 from penstock.queue.checking import read_totals
 from penstock.queue.damage import named
 from penstock.queue.log_file import check_log_files, framed, intact_records
 from penstock.queue.rocks import TIMES, cannot_open, is_database_file, open_read_only, repair_database
 from penstock.queue.totals import Totals
-from penstock.storage.logs import get_logger
 
 if TYPE_CHECKING:
     from rocksdict import Rdict, RdictIter

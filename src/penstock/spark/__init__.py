@@ -5,7 +5,8 @@ What lives here: everything that knows PySpark, and nothing else does: `import p
 May import: `engine` and what lies below it, and PySpark (the extra `spark`).
 """
 
-from penstock.spark.data_source import PenstockDataSource, register
-from penstock.spark.pipeline import Pipeline
+from penstock.spark.pipeline.file import load_pipeline as load_pipeline
+from penstock.spark.pipeline.pipeline import Pipeline
+from penstock.spark.source.data_source import PenstockDataSource, register
 
 __all__ = ["PenstockDataSource", "Pipeline", "register"]

@@ -15,8 +15,8 @@ from obstore import exceptions as engine
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from penstock import metrics
+from penstock.core import get_logger, printable
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, OutcomeUnknown, StorageError
-from penstock.storage.logs import get_logger
 from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import (
     Data,
@@ -29,7 +29,6 @@ from penstock.storage.object_store import (
     check_size,
 )
 from penstock.storage.paths import check_path, check_paths, check_prefix
-from penstock.storage.printable import printable
 from penstock.storage.redaction import is_endpoint, redact, secrets_of, show_options
 
 if TYPE_CHECKING:

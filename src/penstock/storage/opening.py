@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
+from penstock.core import printable
 from penstock.errors import InvalidInput
 from penstock.storage.local import LocalStore
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, as_permissions
 from penstock.storage.memory import MemoryStore
 from penstock.storage.object_store import ObjectStore
 from penstock.storage.paths import check_path, check_prefix
-from penstock.storage.printable import printable
 from penstock.storage.redaction import redact, secrets_of
 
 _CLOUDS = ("s3", "gs", "az")

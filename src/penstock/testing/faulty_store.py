@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
+from penstock.core import begin_anew_in_child
 from penstock.errors import (
     AlreadyExists,
     Conflict,
@@ -21,8 +22,7 @@ from penstock.errors import (
     PenstockError,
     StorageError,
 )
-from penstock.storage.keywords import get_at_most, replace_with_reserve
-from penstock.storage.object_store import (
+from penstock.storage import (
     Data,
     DeleteResult,
     Object,
@@ -31,10 +31,14 @@ from penstock.storage.object_store import (
     Reserve,
     as_data,
     as_version,
+    check_path,
+    check_path_in,
+    check_paths,
+    check_prefix,
+    get_at_most,
+    open_store,
+    replace_with_reserve,
 )
-from penstock.storage.opening import check_path_in, open_store
-from penstock.storage.paths import check_path, check_paths, check_prefix
-from penstock.storage.process import begin_anew_in_child
 from penstock.testing.faults import DEFAULT_RATES, Dice, Drawn, Fault, Planned
 
 ThirdParty = Callable[[ObjectStore, str], object]

@@ -14,7 +14,7 @@ from penstock.buffer import (
     ProducerConfig,
     Written,
 )
-from penstock.buffer.native_head import Head
+from penstock.buffer.manifest.v2.head import Head
 from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
 from tests.buffer.native.auditor import Auditor

@@ -18,10 +18,10 @@ from unittest.mock import patch
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
 from penstock.buffer.locations import Names, location_time
-from penstock.buffer.manifest_object import ManifestObject
-from penstock.buffer.native_head import Head
-from penstock.buffer.pending_batch import PendingBatch
-from penstock.buffer.segments import Segments, segment_time
+from penstock.buffer.manifest.cas import ManifestObject
+from penstock.buffer.manifest.v2.head import Head
+from penstock.buffer.manifest.v2.segments import Segments, segment_time
+from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.errors import NotFound, PenstockError
 from penstock.storage import ObjectStore
 from penstock.testing import FaultyStore

@@ -11,9 +11,9 @@ from uuid import UUID
 from ulid import ULID
 
 from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.ownership import Owner
+from penstock.buffer.manifest.ownership import Owner
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.storage import ObjectStore
 
 PREFIX = "ingest"

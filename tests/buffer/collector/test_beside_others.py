@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GcReport, Manifest, Producer
-from penstock.buffer.collector_thread import CollectorThread
+from penstock.buffer.collector.thread import CollectorThread
 from tests.buffer.collector.place import MANIFEST, NOW, Place, data_path
 from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
 from tests.processes import PATIENCE

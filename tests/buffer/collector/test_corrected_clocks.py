@@ -14,7 +14,7 @@ import pytest
 from penstock.buffer import GarbageCollector, Producer
 from penstock.buffer.groups import Groups
 from penstock.buffer.locations import location_time
-from penstock.buffer.segments import segment_time
+from penstock.buffer.manifest.v2.segments import segment_time
 from penstock.storage import MemoryStore
 from tests.buffer.collector.aging import DAY, FOLDER, MILLISECOND, ONE_EACH, Buffer, Time
 from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, OWNER, named_at

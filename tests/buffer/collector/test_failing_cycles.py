@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from penstock.buffer import GcReport
-from penstock.buffer.native_head import NEW, Entry, encode_head
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.v2.head import NEW, Entry, encode_head
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.storage import DeleteResult
 from penstock.testing import Fault, FaultyStore

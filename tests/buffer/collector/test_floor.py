@@ -16,7 +16,7 @@ from penstock.buffer import (
 )
 from penstock.buffer.groups import Groups
 from penstock.buffer.locations import location_time
-from penstock.buffer.native_head import Head
+from penstock.buffer.manifest.v2.head import Head
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectMeta, ObjectStore
 from penstock.testing import Fault, FaultyStore

@@ -8,9 +8,9 @@ from penstock.buffer import (
     Consumer,
     Producer,
 )
-from penstock.buffer.appending import BlockAppender, BlockName
 from penstock.buffer.locations import location_time
-from penstock.buffer.segments import segment_time
+from penstock.buffer.manifest.v2.segments import segment_time
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName
 from penstock.errors import Fenced
 from penstock.records import values_to_arrow
 from penstock.testing import Fault, FaultyStore

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ulid import ULID
 
 from penstock.buffer.locations import Names, is_data_name, is_data_path, location_time
-from penstock.buffer.time_ranges import is_in_ranges, joined_ranges
+from penstock.buffer.manifest.time_ranges import is_in_ranges, joined_ranges
 from penstock.errors import InvalidInput
 from tests.processes import in_forked_child
 

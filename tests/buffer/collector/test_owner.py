@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from penstock.buffer import GcReport, Producer, ProducerConfig
-from penstock.buffer.ownership import Owner
+from penstock.buffer.manifest.ownership import Owner
 from penstock.errors import CorruptData, InvalidInput
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.place import MANIFEST, OWNER, Place, data_path, queue_of

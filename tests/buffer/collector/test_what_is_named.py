@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.buffer.locations import LAST_ULID_MS, location_time
-from penstock.buffer.native_head import Head, encode_head
+from penstock.buffer.manifest.v2.head import Head, encode_head
 from penstock.errors import NotFound
 from tests.buffer.collector.aging import DAY, Buffer
 from tests.buffer.collector.place import GRACE, MANIFEST

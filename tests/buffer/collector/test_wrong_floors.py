@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from penstock.buffer import ConsumerConfig, GarbageCollector
-from penstock.buffer.collector import Cycle
-from penstock.buffer.collector_times import CycleTimes, floor_for
+from penstock.buffer.collector.collector import Cycle
+from penstock.buffer.collector.times import CycleTimes, floor_for
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
-from penstock.buffer.native_head import Head
-from penstock.buffer.native_queue import NativeQueue, NativeView
-from penstock.buffer.queue_manifest import Rewrite
-from penstock.buffer.time_ranges import RangesToClose
+from penstock.buffer.manifest.state import Rewrite
+from penstock.buffer.manifest.time_ranges import RangesToClose
+from penstock.buffer.manifest.v2.head import Head
+from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
 from penstock.storage import ObjectStore
 from tests.buffer.collector.model import Clock, Rules, Run, runs
 from tests.buffer.collector.weather import CROOKED, LEAPING, PAUSED, Weather

@@ -8,10 +8,10 @@ from typing import cast
 from ulid import ULID
 
 from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport, Written
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.pending_batch import PendingBatch
-from penstock.buffer.queue_manifest import Enqueued, InTime, QueueManifest, QueueView, Rewrite
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Enqueued, InTime, QueueManifest, QueueView, Rewrite
+from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.storage import ObjectMeta, ObjectStore
 from tests.buffer.collector.model import Clock, Rules, SteppedProducer
 from tests.buffer.collector.place import never_again

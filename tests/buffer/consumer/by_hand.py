@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from penstock.buffer import Manifest, ManifestFormat
-from penstock.buffer.native_head import DEFAULT_GROUP, Head, decode_head, encode_head, entry_of, unborn_head
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Head, decode_head, encode_head, entry_of, unborn_head
 from tests import manifests
 from tests.buffer.formats.trailers import HEAD, body_of, ended
 

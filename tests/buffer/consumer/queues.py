@@ -18,9 +18,9 @@ from penstock.buffer import (
     ProducerConfig,
     Written,
 )
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
-from penstock.buffer.pending_batch import Entries
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.producer.pending_batch import Entries
 from penstock.storage import ObjectStore
 
 MANIFEST = "ingest/manifest"

@@ -231,4 +231,4 @@ def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(
 
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.manifest_object._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("penstock.buffer.manifest.cas._FIRST_PAUSE", 0.0)

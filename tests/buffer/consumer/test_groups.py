@@ -10,7 +10,7 @@ import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, Manifest, peek
 from penstock.buffer.groups import Groups
-from penstock.buffer.native_head import MOST_IN_TAIL
+from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
 from penstock.errors import Fenced, InvalidInput, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import encode_batch, peek
+from penstock.core.printing import printable
 from penstock.errors import CorruptData, StorageError
 from penstock.storage import ObjectStore, open_store
-from penstock.storage.printable import printable
 from tests.buffer.consumer.by_hand import with_locations
 from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, fill, read
 from tests.buffer.consumer.watched_store import WatchedStore

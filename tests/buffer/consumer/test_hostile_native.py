@@ -11,8 +11,8 @@ import pytest
 from penstock.buffer import Consumer, GarbageCollector, Manifest, Producer, peek
 from penstock.buffer.groups import Groups, Writers
 from penstock.buffer.locations import Names
-from penstock.buffer.native_head import MOST_IN_TAIL, Group, Reference, encode_head, unborn_head
-from penstock.buffer.segments import Segment, encode_segment, folder_of
+from penstock.buffer.manifest.v2.head import MOST_IN_TAIL, Group, Reference, encode_head, unborn_head
+from penstock.buffer.manifest.v2.segments import Segment, encode_segment, folder_of
 from penstock.errors import CorruptData, Fenced
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.by_hand import changed, head_of

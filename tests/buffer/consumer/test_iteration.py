@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.buffer import ConsumedBatch, Consumer
-from penstock.buffer import consumer as consumer_module
+from penstock.buffer.consumer import consumer as consumer_module
 from penstock.errors import Closed, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.by_hand import dequeued

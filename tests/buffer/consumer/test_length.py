@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.buffer import Consumer, ConsumerConfig, ProducerConfig, native_queue
-from penstock.buffer.native_head import Head, decode_head
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer import Consumer, ConsumerConfig, ProducerConfig
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.v2 import queue as native_queue
+from penstock.buffer.manifest.v2.head import Head, decode_head
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from penstock.buffer import Consumer, Manifest, Metadata, encode_batch
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.errors import Fenced, InvalidInput, NotFound, OutOfOrderAck, PenstockError, StorageError
 from penstock.storage import open_store
 from penstock.testing import Fault, FaultyStore
@@ -253,7 +253,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     ("examples", "steps"), [(20, 40), pytest.param(1500, 80, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])]
 )
 def test_a_consumer_does_what_its_model_does(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
-    monkeypatch.setattr("penstock.buffer.manifest_object._FIRST_PAUSE", 0.0)  # nobody else is there to be met again
+    monkeypatch.setattr("penstock.buffer.manifest.cas._FIRST_PAUSE", 0.0)  # nobody else is there to be met again
     run_state_machine_as_test(
         ConsumerMachine,
         settings=settings(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.buffer import BatchDescriptor, Metadata
-from penstock.buffer.native_head import MOST_IN_TAIL
+from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.queues import (

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig
 from penstock.buffer.groups import Groups, Writers
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.queues import MANIFEST, consume, epoch, kept, metric, queue_up, sequences

@@ -178,7 +178,7 @@ def test_what_is_no_sequence_is_refused(memory: ObjectStore, last_acked_sequence
 
 def test_a_refusal_starts_no_collector(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
-    monkeypatch.setattr("penstock.buffer.consumer.CollectorThread", lambda *args: started.append(args))
+    monkeypatch.setattr("penstock.buffer.consumer.consumer.CollectorThread", lambda *args: started.append(args))
     with pytest.raises(InvalidInput):
         Consumer(memory, last_acked_sequence=3)
     assert started == []

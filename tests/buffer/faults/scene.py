@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from prometheus_client import Counter
 
 from penstock import metrics
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.queue_manifest import InTime, QueueView
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import InTime, QueueView
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.place import all_in_time, never_again

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from penstock import metrics
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.opendata_queue import OpenDataQueue
+from penstock.buffer.manifest.v1.queue import OpenDataQueue
 from penstock.errors import Fenced, InvalidInput, StorageError
 from penstock.storage import MemoryStore
 from penstock.testing import Fault, FaultyStore

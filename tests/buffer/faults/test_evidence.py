@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.buffer import native_queue
-from penstock.buffer.queue_manifest import Enqueued, Transaction
+from penstock.buffer.manifest.state import Enqueued, Transaction
+from penstock.buffer.manifest.v2 import queue as native_queue
 from penstock.errors import InvalidInput, OutcomeUnknown
 from penstock.testing import Fault
 from tests.buffer.collector.place import all_in_time, never_again

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.buffer import opendata_queue
-from penstock.buffer.opendata_manifest import next_epoch
-from penstock.buffer.opendata_queue import OpenDataQueue, OpenDataView, Try, _Verdict
-from penstock.buffer.queue_manifest import QueueView, Start
+from penstock.buffer.manifest.state import QueueView, Start
+from penstock.buffer.manifest.v1 import queue as opendata_queue
+from penstock.buffer.manifest.v1.codec import next_epoch
+from penstock.buffer.manifest.v1.queue import OpenDataQueue, OpenDataView, Try, _Verdict
 from penstock.errors import AlreadyExists, Conflict, OutcomeUnknown
 from penstock.storage import MemoryStore
 from tests.buffer.faults.simulation import run

@@ -12,7 +12,7 @@ import xxhash
 
 from penstock import Record
 from penstock.buffer import BatchFormat, Compression, decode_batch
-from penstock.buffer.batch import encode
+from penstock.buffer.format.batch import encode
 from penstock.errors import CorruptData
 from penstock.records import bytes_of, records_from_arrow, values_to_arrow
 from tests.buffer.formats.arrow_bytes import (

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Record
-from penstock.buffer import BatchFormat, Compression, decode_batch, encode_batch, framing
-from penstock.buffer.batch import record_count
+from penstock.buffer import BatchFormat, Compression, decode_batch, encode_batch
+from penstock.buffer.format import framing
+from penstock.buffer.format.batch import record_count
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import Entry, records_from_arrow
 from tests.buffer.formats.by_hand import by_hand

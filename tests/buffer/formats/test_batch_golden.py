@@ -7,7 +7,7 @@ import pytest
 
 from penstock import Record
 from penstock.buffer import BatchFormat, Compression, decode_batch, encode_batch
-from penstock.buffer.batch import encode
+from penstock.buffer.format.batch import encode
 from penstock.errors import InvalidInput
 from penstock.records import Entry, records_from_arrow, values_to_arrow
 from tests.buffer.formats.by_hand import by_hand

@@ -9,11 +9,20 @@ import pytest
 
 from penstock import Record
 from penstock.buffer import Manifest, decode_batch, encode_batch
-from penstock.buffer.batch import record_count
-from penstock.buffer.native_head import Entry, Group, Item, Reference, Writer, decode_head, encode_head, unborn_head
-from penstock.buffer.opendata_id import id_path, read_id, write_id
-from penstock.buffer.ownership import Owner
-from penstock.buffer.segments import Segment, decode_segment, encode_segment
+from penstock.buffer.format.batch import record_count
+from penstock.buffer.manifest.ownership import Owner
+from penstock.buffer.manifest.v1.buffer_id import id_path, read_id, write_id
+from penstock.buffer.manifest.v2.head import (
+    Entry,
+    Group,
+    Item,
+    Reference,
+    Writer,
+    decode_head,
+    encode_head,
+    unborn_head,
+)
+from penstock.buffer.manifest.v2.segments import Segment, decode_segment, encode_segment
 from penstock.errors import CorruptData
 from penstock.metalog import ObjectMetadataLog, PartitionStart
 from penstock.storage import MemoryStore

@@ -19,7 +19,7 @@ from fuzz.mutations import make_input
 from fuzz.runner import run
 from fuzz.targets import TARGETS, WrongValue, change_manifest, read_batch, read_manifest
 from penstock.buffer import Manifest, decode_batch, encode_batch
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.errors import CorruptData
 from tests.buffer.formats import trailers
 from tests.buffer.formats.trailers import ended

@@ -24,7 +24,7 @@ import resource
 import pyarrow as pa
 import pyarrow.parquet
 from penstock.buffer import decode_batch, encode_batch
-from penstock.buffer.trailer import trailer
+from penstock.buffer.format.trailer import trailer
 
 def ours(body):
     return body + trailer(body, 2, b"PSTB")

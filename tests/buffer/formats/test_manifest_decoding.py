@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
-from penstock.buffer.opendata_manifest import OpenDataManifest
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.errors import CorruptData
 from tests.buffer.formats.by_hand import by_hand
 

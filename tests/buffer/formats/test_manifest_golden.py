@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
-from penstock.buffer.opendata_manifest import OpenDataManifest, next_epoch
+from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
 from penstock.errors import InvalidInput
 from tests.buffer.formats.by_hand import by_hand
 
@@ -236,7 +236,7 @@ def test_a_payload_of_the_most_has_its_length_written() -> None:
 
 
 def test_an_entry_over_4_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.opendata_manifest._U32", 40)
+    monkeypatch.setattr("penstock.buffer.manifest.v1.codec._U32", 40)
     assert OpenDataManifest.empty().append([("x", [Metadata(0, 0, b"p" * 9)])]).count == 1  # 15 + 16 + 9
     with pytest.raises(InvalidInput, match="have 41 bytes, and an entry cannot have more than 40"):
         OpenDataManifest.empty().append([("x", [Metadata(0, 0, b"p" * 10)])])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from penstock import peek
 from penstock.buffer import Manifest
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.groups import Groups
-from penstock.buffer.native_head import version_of
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.v2.head import version_of
 from penstock.errors import CorruptData, PenstockError
 from penstock.storage import MemoryStore
 from tests.buffer.formats.test_native_golden import EMPTY, ENTRIES, FULL, ID, NAME

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
 from penstock.buffer.locations import Names
-from penstock.buffer.native_head import (
+from penstock.buffer.manifest.v2.head import (
     NEW,
     Entry,
     Group,
@@ -18,7 +18,7 @@ from penstock.buffer.native_head import (
     decode_head,
     encode_head,
 )
-from penstock.buffer.segments import Segments
+from penstock.buffer.manifest.v2.segments import Segments
 from penstock.storage import MemoryStore
 from tests.buffer.formats.trailers import HEAD as HEAD_MAGIC
 from tests.buffer.formats.trailers import SEGMENT as SEGMENT_MAGIC
@@ -153,7 +153,7 @@ def test_a_sealed_segment_is_the_bytes_by_hand() -> None:
 
 
 def test_a_folded_segment_is_the_bytes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.segments.MOST_REFERENCES", 1)
+    monkeypatch.setattr("penstock.buffer.manifest.v2.segments.MOST_REFERENCES", 1)
     store = MemoryStore("native-golden-folded")
     one = Reference(NAME, 0, 1, 4, 20, 5, 0)
     other = Reference(NAME.replace("00-", "02-"), 2, 2, 0, 0, 6, 0)

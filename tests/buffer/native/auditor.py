@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.buffer.locations import Names, location_time
-from penstock.buffer.native_head import DEFAULT_GROUP, Head, decode_head
-from penstock.buffer.segments import Segments, segment_time
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Head, decode_head
+from penstock.buffer.manifest.v2.segments import Segments, segment_time
 from penstock.errors import NotFound
 from penstock.storage import MemoryStore
 

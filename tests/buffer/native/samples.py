@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.native_head import DEFAULT_GROUP, Entry, Head, Item, Writer, decode_head
-from penstock.buffer.native_queue import NativeQueue
-from penstock.buffer.queue_manifest import Enqueued, Transaction
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Enqueued, Transaction
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Entry, Head, Item, Writer, decode_head
+from penstock.buffer.manifest.v2.queue import NativeQueue
 from penstock.storage import MemoryStore, Object, ObjectStore
 from penstock.storage.object_store import Data
 

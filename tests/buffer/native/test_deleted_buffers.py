@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, Manifest, Producer
-from penstock.buffer.buffer_queue import BufferQueue
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.errors import Fenced, InvalidInput
 from penstock.storage import ObjectStore
 from tests.buffer.test_buffer_id import MANIFEST, ONE_EACH, produce

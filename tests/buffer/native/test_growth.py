@@ -7,9 +7,9 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer
 from penstock.buffer import Manifest
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.native_head import MOST_REFERENCES
-from penstock.buffer.native_queue import NativeQueue
-from penstock.buffer.queue_manifest import Transaction
+from penstock.buffer.manifest.state import Transaction
+from penstock.buffer.manifest.v2.head import MOST_REFERENCES
+from penstock.buffer.manifest.v2.queue import NativeQueue
 from tests.buffer.native.samples import Counted, head_of, locations, native, new, put, queue_on
 
 MANIFESTS = ["native"]

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from penstock import Consumer, ConsumerConfig, peek
 from penstock.buffer import GarbageCollector
-from penstock.buffer.appending import BlockAppender
 from penstock.buffer.descriptors import Metadata
 from penstock.buffer.groups import Groups
-from penstock.buffer.manifest import Manifest
-from penstock.buffer.native_head import (
+from penstock.buffer.manifest.contents import Manifest
+from penstock.buffer.manifest.v2.head import (
     MOST_IN_TAIL,
     TAIL_BYTES,
     Entry,
@@ -32,6 +31,7 @@ from penstock.buffer.native_head import (
     unborn_head,
     version_of,
 )
+from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import values_to_arrow
 from penstock.storage import MemoryStore

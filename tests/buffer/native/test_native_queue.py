@@ -11,9 +11,9 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.groups import Groups, Writers
-from penstock.buffer.native_head import Head, Writer, decode_head, encode_head
-from penstock.buffer.native_queue import NativeQueue
-from penstock.buffer.queue_manifest import Enqueued, Start, Transaction
+from penstock.buffer.manifest.state import Enqueued, Start, Transaction
+from penstock.buffer.manifest.v2.head import Head, Writer, decode_head, encode_head
+from penstock.buffer.manifest.v2.queue import NativeQueue
 from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore

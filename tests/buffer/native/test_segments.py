@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.buffer import segments as module
 from penstock.buffer.locations import Names, location_time
-from penstock.buffer.native_head import MOST_REFERENCES, Entry, Reference
-from penstock.buffer.segments import Segments, segment_time
+from penstock.buffer.manifest.v2 import segments as module
+from penstock.buffer.manifest.v2.head import MOST_REFERENCES, Entry, Reference
+from penstock.buffer.manifest.v2.segments import Segments, segment_time
 from penstock.errors import CorruptData, NotFound
 from penstock.storage import MemoryStore
 from penstock.storage.object_store import Data

@@ -11,12 +11,12 @@ import pytest
 
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
 from penstock.buffer import GarbageCollector, Manifest
-from penstock.buffer.appending import BlockAppender, BlockName
-from penstock.buffer.buffer_queue import BufferQueue
 from penstock.buffer.descriptors import Metadata
 from penstock.buffer.groups import Writers
-from penstock.buffer.opendata_manifest import OpenDataManifest
-from penstock.buffer.upgrading import Upgrade, upgrade
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.upgrade import Upgrade, upgrade
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.producer.block_appender import BlockAppender, BlockName
 from penstock.errors import CorruptData, Fenced, InvalidInput, OutcomeUnknown, StorageError
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectStore, Reserve

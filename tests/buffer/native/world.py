@@ -19,15 +19,17 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from unittest.mock import patch
 
-from penstock.buffer import native_head, native_queue, segments
-from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.collector import GarbageCollector
+from penstock.buffer.collector.collector import GarbageCollector
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.locations import Names
-from penstock.buffer.native_head import DEFAULT_GROUP
-from penstock.buffer.native_queue import NativeQueue
-from penstock.buffer.queue_manifest import Transaction
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Transaction
+from penstock.buffer.manifest.v2 import head as native_head
+from penstock.buffer.manifest.v2 import queue as native_queue
+from penstock.buffer.manifest.v2 import segments
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP
+from penstock.buffer.manifest.v2.queue import NativeQueue
 from penstock.errors import Fenced, InvalidInput, NotFound, StorageError
 from penstock.storage import DeleteResult, MemoryStore, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data

@@ -9,17 +9,17 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.buffer import native_queue
-from penstock.buffer.collector import Cycle, GarbageCollector
-from penstock.buffer.collector_report import GcReport
-from penstock.buffer.collector_times import CycleTimes
+from penstock.buffer.collector.collector import Cycle, GarbageCollector
+from penstock.buffer.collector.report import GcReport
+from penstock.buffer.collector.times import CycleTimes
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import is_data_path, location_time
-from penstock.buffer.native_head import Group, Head, Reference, unborn_head
-from penstock.buffer.native_queue import NativeQueue, NativeView
-from penstock.buffer.queue_manifest import Rewrite
-from penstock.buffer.segments import Segments
-from penstock.buffer.time_ranges import RangesToClose
+from penstock.buffer.manifest.state import Rewrite
+from penstock.buffer.manifest.time_ranges import RangesToClose
+from penstock.buffer.manifest.v2 import queue as native_queue
+from penstock.buffer.manifest.v2.head import Group, Head, Reference, unborn_head
+from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
+from penstock.buffer.manifest.v2.segments import Segments
 from penstock.errors import StorageError
 from penstock.storage import Reserve
 from tests.buffer.native.auditor import FOLDER

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.buffer import Consumer, Producer, ProducerConfig, Written
-from penstock.buffer.pending_batch import PendingBatch
+from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.errors import OutcomeUnknown
 from penstock.storage import LocalStore, ObjectStore
 from tests.buffer.faults.between import Answer, Between, Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.buffer import Manifest
-from penstock.buffer.opendata_id import read_id
+from penstock.buffer.manifest.v1.buffer_id import read_id
 from penstock.storage import LocalStore
 from tests.buffer.processes.stopping import ID_WRITTEN
 from tests.buffer.processes.test_producer_steps import drain, kill_at, produce_one

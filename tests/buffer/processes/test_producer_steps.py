@@ -9,7 +9,7 @@ import pytest
 
 from penstock.buffer import Consumer, Manifest, Producer
 from penstock.buffer.locations import is_data_name
-from penstock.buffer.ownership import OWNER
+from penstock.buffer.manifest.ownership import OWNER
 from penstock.storage import LocalStore
 from tests.buffer.processes.stopping import (
     HANDLE_NOT_TOLD,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
-from penstock.buffer.native_head import MOST_IN_TAIL, Head
+from penstock.buffer.manifest.v2.head import MOST_IN_TAIL, Head
 from penstock.storage import LocalStore
 from tests.buffer.processes.stopping import (
     HANDLE_NOT_TOLD,

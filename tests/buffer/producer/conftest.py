@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeAlias
 import pytest
 
 from penstock import ObjectStore, Producer, ProducerConfig
-from penstock.buffer.producer import seconds_since_boot
-from penstock.buffer.room import Room
-from penstock.storage.at_exit import forget
+from penstock.buffer.producer.producer import seconds_since_boot
+from penstock.buffer.producer.space import Room
+from penstock.core.at_exit import forget
 from tests.buffer.producer.hooked_store import HookedStore
 from tests.waiting import NEVER, Background, Bell, Gate
 

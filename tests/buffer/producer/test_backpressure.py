@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import ObjectStore, Record, Written
-from penstock.buffer.write_handle import Outcome
+from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import BackpressureTimeout, StorageError
 from tests.buffer.producer.conftest import OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore

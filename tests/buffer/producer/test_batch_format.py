@@ -11,9 +11,9 @@ import pytest
 
 from penstock import ObjectStore, Record
 from penstock.buffer import Consumer, ConsumerConfig, Manifest, ManifestFormat, Producer, ProducerConfig
-from penstock.buffer.appending import BlockAppender
-from penstock.buffer.buffer_queue import BufferQueue
-from penstock.buffer.upgrading import upgrade
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.upgrade import upgrade
+from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import InvalidInput, StorageError
 from penstock.records import records_to_arrow
 from tests import manifests

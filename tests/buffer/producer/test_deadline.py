@@ -8,7 +8,7 @@ import time
 import pytest
 
 from penstock import ObjectStore, Producer
-from penstock.buffer.producer import seconds_since_boot
+from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.errors import OutcomeUnknown, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import ObjectStore
-from penstock.buffer.write_handle import Outcome
+from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.hooked_store import HookedStore

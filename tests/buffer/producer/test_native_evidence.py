@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from penstock import Consumer, ConsumerConfig, ObjectStore
 from penstock.buffer import GarbageCollector, Manifest
 from penstock.buffer.groups import Writers
-from penstock.buffer.native_head import MOST_UNNAMED, Head, Writer, encode_head
+from penstock.buffer.manifest.v2.head import MOST_UNNAMED, Head, Writer, encode_head
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer

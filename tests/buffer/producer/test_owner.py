@@ -9,7 +9,7 @@ import pytest
 
 from penstock import ObjectStore
 from penstock.buffer import Manifest
-from penstock.buffer.ownership import Owner
+from penstock.buffer.manifest.ownership import Owner
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer

@@ -8,10 +8,8 @@ from uuid import UUID
 from prometheus_client import REGISTRY
 
 from penstock.errors import StorageError
-from penstock.metalog.in_process import InProcessMetadataLog, _Feed
-from penstock.metalog.log import MetadataRecord
-from penstock.metalog.placing import metadata_partition_for
-from penstock.metalog.segment import (
+from penstock.metalog.catalog.placing import metadata_partition_for
+from penstock.metalog.catalog.segment import (
     PartitionDelete,
     PartitionDeleteState,
     SegmentEvent,
@@ -21,9 +19,11 @@ from penstock.metalog.segment import (
     SegmentUpdate,
     TopicIdPartition,
 )
-from penstock.metalog.segment_view import SegmentView, partition_of
+from penstock.metalog.catalog.segment_view import SegmentView, partition_of
+from penstock.metalog.catalog.wire import encode_event
+from penstock.metalog.in_process import InProcessMetadataLog, _Feed
+from penstock.metalog.log import MetadataRecord
 from penstock.metalog.subscription import Wanted
-from penstock.metalog.wire import encode_event
 from tests.waiting import Bell
 
 STARTED, FINISHED, DELETING, DELETED = SegmentState

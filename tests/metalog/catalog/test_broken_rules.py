@@ -13,13 +13,13 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import Closed, InvalidTransition, NotReady
-from penstock.metalog.catalog import SegmentCatalog
-from penstock.metalog.followed_partition import FollowedPartition
+from penstock.metalog.catalog.catalog import SegmentCatalog
+from penstock.metalog.catalog.followed_partition import FollowedPartition
+from penstock.metalog.catalog.segment import PartitionDeleteState, TopicIdPartition
+from penstock.metalog.catalog.segment_view import SegmentView
+from penstock.metalog.catalog.snapshots import Snapshot, SnapshotFiles
+from penstock.metalog.catalog.wire import encode_event
 from penstock.metalog.log import MetadataRecord
-from penstock.metalog.segment import PartitionDeleteState, TopicIdPartition
-from penstock.metalog.segment_view import SegmentView
-from penstock.metalog.snapshots import Snapshot, SnapshotFiles
-from penstock.metalog.wire import encode_event
 from tests.metalog.catalog.events import (
     DELETED,
     DELETING,
@@ -215,6 +215,6 @@ def test_a_call_that_meets_the_closing_does_not_take_it_for_a_removal(
             catalog.close()
             return 0
 
-        monkeypatch.setattr("penstock.metalog.catalog.metadata_partition_for", close_first)
+        monkeypatch.setattr("penstock.metalog.catalog.catalog.metadata_partition_for", close_first)
         with pytest.raises(Closed):
             call(catalog)

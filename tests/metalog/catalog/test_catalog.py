@@ -20,11 +20,11 @@ from penstock.errors import (
     PartitionOutOfRange,
     StorageError,
 )
-from penstock.metalog.catalog import SegmentCatalog
+from penstock.metalog.catalog.catalog import SegmentCatalog
+from penstock.metalog.catalog.placing import metadata_partition_for
+from penstock.metalog.catalog.segment import SegmentState, TopicIdPartition
+from penstock.metalog.catalog.wire import encode_event
 from penstock.metalog.log import MetadataRecord
-from penstock.metalog.placing import metadata_partition_for
-from penstock.metalog.segment import SegmentState, TopicIdPartition
-from penstock.metalog.wire import encode_event
 from tests.metalog.catalog.events import (
     DELETED,
     DELETING,
@@ -326,7 +326,7 @@ def test_a_log_that_fails_is_read_again(error: Exception) -> None:
 
 
 def test_closing_does_not_wait_until_a_log_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.metalog.catalog._FIRST_PAUSE", NEVER)
+    monkeypatch.setattr("penstock.metalog.catalog.catalog._FIRST_PAUSE", NEVER)
     with WatchedLog() as log:
         log.fetch_errors = [StorageError("no answer")] * 9
         catalog = open_catalog(log)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.metalog import offset_ranges
-from penstock.metalog.offset_ranges import OffsetRange, OffsetRanges
+from penstock.metalog.catalog import offset_ranges
+from penstock.metalog.catalog.offset_ranges import OffsetRange, OffsetRanges
 
 some = st.builds(OffsetRange, st.integers(0, 60), st.integers(-1, 70), st.integers(0, 3))
 

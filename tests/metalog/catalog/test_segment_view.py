@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidTransition
-from penstock.metalog.segment import (
+from penstock.metalog.catalog.segment import (
     PartitionDelete,
     PartitionDeleteState,
     SegmentEvent,
@@ -17,7 +17,7 @@ from penstock.metalog.segment import (
     SegmentState,
     TopicIdPartition,
 )
-from penstock.metalog.segment_view import SegmentView
+from penstock.metalog.catalog.segment_view import SegmentView
 from tests.metalog.catalog.events import (
     DELETED,
     DELETING,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StorageError
-from penstock.metalog.catalog import SegmentCatalog
-from penstock.metalog.segment import SegmentEvent
-from penstock.metalog.segment_view import SegmentView
-from penstock.metalog.snapshots import Snapshot, SnapshotFiles
+from penstock.metalog.catalog.catalog import SegmentCatalog
+from penstock.metalog.catalog.segment import SegmentEvent
+from penstock.metalog.catalog.segment_view import SegmentView
+from penstock.metalog.catalog.snapshots import Snapshot, SnapshotFiles
 from tests.metalog.catalog.events import (
     DELETED,
     FINISHED,

@@ -7,12 +7,12 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.errors import InvalidTransition
-from penstock.metalog.catalog import SegmentCatalog
+from penstock.metalog.catalog.catalog import SegmentCatalog
+from penstock.metalog.catalog.segment import SegmentMetadata, SegmentState, TopicIdPartition
+from penstock.metalog.catalog.segment_view import SegmentView
+from penstock.metalog.catalog.wire import decode_event
 from penstock.metalog.log import PartitionStart
-from penstock.metalog.object_log import ObjectMetadataLog
-from penstock.metalog.segment import SegmentMetadata, SegmentState, TopicIdPartition
-from penstock.metalog.segment_view import SegmentView
-from penstock.metalog.wire import decode_event
+from penstock.metalog.object.log import ObjectMetadataLog
 from tests.metalog.catalog.events import DELETING, FINISHED, segment, update
 from tests.processes import Parent, Start, let_go
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.core.at_exit import forget
 from penstock.errors import OutcomeUnknown, StorageError
 from penstock.metalog import MetadataRecord, ObjectMetadataLog, PartitionStart, Subscription
-from penstock.metalog.log_object import decode
-from penstock.metalog.partition_writer import _Waiting
+from penstock.metalog.object.format import decode
+from penstock.metalog.object.writer import _Waiting
 from penstock.storage import MemoryStore
-from penstock.storage.at_exit import forget
 from penstock.testing import Fault, FaultyStore
 from tests.metalog.object_log.stores import Clock, WatchedStore, objects_of, read_all
 
@@ -58,9 +58,9 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(f"penstock.metalog.{module}.HINT_EVERY", 4)
     for module in ("chain", "roll_ups"):
         patch.setattr(f"penstock.metalog.{module}.ROLL_UP_EVERY", 5)
-    patch.setattr("penstock.metalog.object_feed._LOOK_FOR_ROLL_UPS_AFTER", 2)
+    patch.setattr("penstock.metalog.object.feed._LOOK_FOR_ROLL_UPS_AFTER", 2)
     # They are made here, in a step, and by no thread.
-    patch.setattr("penstock.metalog.roll_ups.RollUps.wrote", lambda self, chain, one: None)
+    patch.setattr("penstock.metalog.object.roll_ups.RollUps.wrote", lambda self, chain, one: None)
 
 
 class World:

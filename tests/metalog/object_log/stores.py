@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from penstock.metalog import MetadataRecord, ObjectMetadataLog, PartitionStart
-from penstock.metalog.log_object import encode
+from penstock.metalog.object.format import encode
 from penstock.metalog.signal import Signal
 from penstock.storage import ObjectStore
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta

@@ -11,9 +11,9 @@ import pytest
 
 from penstock.errors import CorruptData
 from penstock.metalog import ObjectMetadataLog, PartitionStart
-from penstock.metalog.chain import Chain
-from penstock.metalog.log_object import decode, decode_many, encode
-from penstock.metalog.recent_objects import RecentObjects
+from penstock.metalog.object.chain import Chain
+from penstock.metalog.object.format import decode, decode_many, encode
+from penstock.metalog.object.recent_objects import RecentObjects
 from penstock.storage import MemoryStore
 from tests.metalog.object_log.stores import plant, read_all
 

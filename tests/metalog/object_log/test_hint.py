@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.metalog import ObjectMetadataLog
-from penstock.metalog.log_object import encode
+from penstock.metalog.object.format import encode
 from penstock.storage import MemoryStore
 from tests.metalog.object_log.stores import WatchedStore, objects_of, plant
 

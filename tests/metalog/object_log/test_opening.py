@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.core.checked_json import encode_fields
 from penstock.errors import Closed, CorruptData, InvalidInput, NotFound, OutcomeUnknown, PartitionOutOfRange
 from penstock.metalog import ObjectMetadataLog, PartitionStart
 from penstock.storage import MemoryStore
-from penstock.storage.checked_json import encode_fields
 from penstock.testing import Fault, FaultyStore
 from tests.metalog.object_log.stores import WatchedStore
 from tests.processes import Parent, Start, let_go

@@ -12,10 +12,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from penstock.errors import Closed, OutcomeUnknown, StorageError
-from penstock.metalog import ObjectMetadataLog, PartitionStart, partition_writer
-from penstock.metalog.chain import End
-from penstock.metalog.log_object import decode
-from penstock.metalog.partition_writer import PartitionWriter, _Waiting
+from penstock.metalog import ObjectMetadataLog, PartitionStart
+from penstock.metalog.object import writer as partition_writer
+from penstock.metalog.object.chain import End
+from penstock.metalog.object.format import decode
+from penstock.metalog.object.writer import PartitionWriter, _Waiting
 from penstock.storage import MemoryStore
 from tests.metalog.object_log.stores import Clock, WatchedStore, objects_of, plant, read_all
 from tests.processes import PATIENCE

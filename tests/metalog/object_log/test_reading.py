@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.metalog import ObjectMetadataLog, PartitionStart
-from penstock.metalog.log_object import encode
+from penstock.metalog.object.format import encode
 from penstock.metalog.subscription import Wanted
 from penstock.storage import MemoryStore
 from tests.metalog.object_log.stores import Clock, TimedSignal, WatchedStore, plant, read_all
@@ -85,7 +85,7 @@ def test_a_start_beyond_the_end_of_an_empty_log_waits_for_it(fresh_name: str) ->
 def test_a_start_in_a_long_log_walks_from_a_roll_up_or_the_hint(
     store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.metalog.chain._LONG_CHAIN", 1000)
+    monkeypatch.setattr("penstock.metalog.object.chain._LONG_CHAIN", 1000)
     roll_up = b"".join(store.get(f"0/{name:020d}").data for name in (0, 10))
     store.put(f"0/rollups/{0:020d}-20", roll_up)
     store.put(f"0/rollups/{0:020d}-33", b"a name whose end is inside an object")

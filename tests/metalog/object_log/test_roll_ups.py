@@ -8,10 +8,10 @@ import pytest
 
 from penstock.errors import OutcomeUnknown
 from penstock.metalog import ObjectMetadataLog, PartitionStart
-from penstock.metalog.chain import Chain
-from penstock.metalog.log_object import decode_many, encode
-from penstock.metalog.recent_objects import RecentObjects
-from penstock.metalog.roll_ups import RollUps
+from penstock.metalog.object.chain import Chain
+from penstock.metalog.object.format import decode_many, encode
+from penstock.metalog.object.recent_objects import RecentObjects
+from penstock.metalog.object.roll_ups import RollUps
 from penstock.storage import MemoryStore
 from tests.metalog.object_log.stores import WatchedStore, objects_of, plant, read_all, roll_ups_of
 from tests.processes import PATIENCE
@@ -96,7 +96,7 @@ def test_a_writer_killed_before_its_roll_up_leaves_it_to_the_next_thousand(store
 def test_one_killed_between_the_parts_of_a_thousand_is_followed_by_another(
     store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.metalog.roll_ups._MOST_BYTES", 20_000)
+    monkeypatch.setattr("penstock.metalog.object.roll_ups._MOST_BYTES", 20_000)
     plant(store.below, 0, 1_000)
     RollUps().roll_up(chain_of(store))
     whole = roll_ups_of(store)
@@ -108,7 +108,7 @@ def test_one_killed_between_the_parts_of_a_thousand_is_followed_by_another(
 
 
 def test_the_parts_of_a_roll_up_are_not_too_large(store: WatchedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.metalog.roll_ups._MOST_BYTES", 10_000)
+    monkeypatch.setattr("penstock.metalog.object.roll_ups._MOST_BYTES", 10_000)
     plant(store.below, 0, 500)
     store.put(f"0/{500:020d}", encode(500, 500, bytes(16), [bytes(50_000)]))
     plant(store.below, 0, 499, start=501, number=501)
@@ -123,7 +123,7 @@ def test_the_parts_of_a_roll_up_are_not_too_large(store: WatchedStore, monkeypat
 def test_a_thousand_large_objects_are_not_in_memory_together(
     store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.metalog.roll_ups._MOST_BYTES", 10_000)
+    monkeypatch.setattr("penstock.metalog.object.roll_ups._MOST_BYTES", 10_000)
     plant(store.below, 0, 1_000)
     order: list[str] = []
     store.before = lambda operation, path: order.append(operation)

@@ -52,7 +52,7 @@ def main(data: str, checkpoint: str) -> None:
     from pyspark.sql import SparkSession
 
     from penstock.spark import Pipeline
-    from penstock.spark.map_in_arrow import map_in_arrow
+    from penstock.spark.pipeline.map_in_arrow import map_in_arrow
 
     hold, columns = holding(Path(data)), "id bigint, event string, where string"
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock.spark import pipeline_run
-from penstock.spark.data_source import PenstockDataSource, known_to
-from penstock.spark.file_table import FileTable, StagedDirectory
-from penstock.spark.pipeline_run import PipelineRun
-from penstock.spark.planner import Planner
-from penstock.spark.sinks import BufferSink
+from penstock.spark.pipeline import run as pipeline_run
+from penstock.spark.pipeline.run import PipelineRun
+from penstock.spark.source.data_source import PenstockDataSource, known_to
+from penstock.spark.source.planner import Planner
+from penstock.spark.tables.file_table import FileTable, StagedDirectory
+from penstock.spark.tables.sinks import BufferSink
 from tests.spark.kills.job import PER_BLOCK, Job
 from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark, do
 

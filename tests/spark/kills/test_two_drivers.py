@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.tables import BlockId, open_table, read_table
+from penstock.spark.tables.contract import BlockId, open_table, read_table
 from tests.processes import PATIENCE
 from tests.spark.kills.harness import StartDriver
 from tests.spark.kills.job import Job, assert_exactly_once

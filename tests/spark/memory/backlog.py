@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.buffer import ProducerConfig
-from penstock.buffer.appending import BlockAppender, WrittenObject
 from penstock.buffer.locations import Names
+from penstock.buffer.producer.block_appender import BlockAppender, WrittenObject
 from penstock.records import values_to_arrow
 from penstock.storage import open_store
 

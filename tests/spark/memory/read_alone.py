@@ -10,12 +10,12 @@ from pathlib import Path
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.buffer import Manifest
-from penstock.engine.parsing import ParseFormat
-from penstock.spark.options import OnError, ReadOptions
-from penstock.spark.partitions import BatchRun, Piece
-from penstock.spark.planner import measured
-from penstock.spark.reading import read_run
-from penstock.spark.steps import Parse, PipelineRows
+from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.spark.pipeline.steps import Parse, PipelineRows
+from penstock.spark.source.options import OnError, ReadOptions
+from penstock.spark.source.partitions import BatchRun, Piece
+from penstock.spark.source.planner import measured
+from penstock.spark.source.reading import read_run
 from penstock.storage import open_store
 
 SCHEMA = StructType(

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 
+from penstock.core import get_logger
 from penstock.errors import OutcomeUnknown
 from penstock.storage.local.lock import locked, locked_if_free
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, Permissions
 from penstock.storage.local.reserve import Spares, is_full
 from penstock.storage.local.room import ROOM, Room, room_of
-from penstock.storage.logs import get_logger
 
 log = get_logger(__name__)
 

@@ -6,8 +6,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from penstock.core import printable
 from penstock.errors import InvalidInput
-from penstock.storage.printable import printable
 
 _NETWORK = frozenset(
     [

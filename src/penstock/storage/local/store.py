@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from penstock import metrics
+from penstock.core import get_logger, printable
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, StorageError
 from penstock.storage.local import placing
 from penstock.storage.local.clock import StoreClock, uptime_ns
@@ -22,7 +23,6 @@ from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, as_permissio
 from penstock.storage.local.placing import version_of
 from penstock.storage.local.reserve import is_full
 from penstock.storage.local.room import ROOM
-from penstock.storage.logs import get_logger
 from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import (
     Data,
@@ -37,7 +37,6 @@ from penstock.storage.object_store import (
     is_in_range,
 )
 from penstock.storage.paths import check_path, check_paths, check_prefix, is_path
-from penstock.storage.printable import printable
 
 log = get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""The garbage collector: which data objects no entry names any more, and since when."""

@@ -1,0 +1,115 @@
+"""Whose turn it is to collect: of all collectors of a buffer one runs a cycle in each interval, as a rule.
+
+A mark beside the data objects is replaced before each cycle, by compare-and-set. Nothing but work depends on it: two
+collectors at once are safe, and one that died with its turn is followed by another an interval later.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from penstock.core import get_logger
+from penstock.errors import AlreadyExists, Conflict, NotFound, StorageError
+from penstock.storage import Object, ObjectStore, get_at_most, url_of
+
+MARK = ".collected"
+
+_DAY = 86_400.0
+_MAX_MARK_BYTES = 64 << 10  # to be read: it holds a host, a process and a random part
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Leave to run a cycle. `taken_at` is when it began, in the store's time; None where the store did not tell."""
+
+    taken_at: datetime | None
+
+
+class CollectorTurns:
+    """Takes turns for one collector. `interval` is in seconds; `uptime` a clock that nobody sets, for durations."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        interval: float,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._path = f"{prefix}/{MARK}"
+        self._interval = interval
+        self._clock = clock
+        self._uptime = uptime
+        self._lock = threading.Lock()
+        self._seen: tuple[str, float] | None = None
+
+    def take(self, manifest_written: datetime | None) -> Turn | None:
+        """Take the turn, if an interval has passed since the last was taken; None where it is not due, or another's.
+
+        Two things show that it is due, and neither is a host's clock: the manifest was written an interval after the
+        mark, both in the store's time; or this process has seen the same mark for an interval of its uptime. And a mark
+        that is dated more than a day ahead of both the manifest and this host's clock counts for nothing: the store's
+        clock was wrong when it was written, and short processes would wait for that day.
+
+        A mark that cannot be written, on a full disk for example, keeps nobody from collecting.
+        """
+        with self._lock:
+            try:
+                mark = get_at_most(self._store, self._path, _MAX_MARK_BYTES)
+            except NotFound:
+                mark = None
+            if mark is not None and not self._is_due(mark, manifest_written):
+                return None
+            try:
+                self._seen = self._write(mark), self._uptime()
+            except (Conflict, AlreadyExists):
+                return None
+            except StorageError as error:
+                _log.warning("marking a cycle in %s: %s; it is run all the same", self._where, error)
+                return Turn(None)
+            return Turn(self._written_at())
+
+    @property
+    def _where(self) -> str:
+        return f"{url_of(self._store)}/{self._path}"
+
+    def _is_due(self, mark: Object, manifest_written: datetime | None) -> bool:
+        if manifest_written is not None and manifest_written - mark.last_modified >= timedelta(seconds=self._interval):
+            return True
+        if self._is_far_ahead(mark, manifest_written):
+            return True
+        now = self._uptime()
+        if self._seen is None or self._seen[0] != mark.version:
+            self._seen = mark.version, now
+        return now - self._seen[1] >= self._interval
+
+    def _is_far_ahead(self, mark: Object, manifest_written: datetime | None) -> bool:
+        latest = self._clock()
+        if manifest_written is not None:
+            latest = max(latest, manifest_written.timestamp())
+        return mark.last_modified.timestamp() - latest > max(_DAY, self._interval)
+
+    def _write(self, mark: Object | None) -> str:
+        # With a random part: some stores make the version from the content, and it must not come again.
+        content = f"{socket.gethostname()}:{os.getpid()} {secrets.token_urlsafe(12)}\n".encode()
+        if mark is None:
+            return self._store.put_if_absent(self._path, content)
+        return self._store.put_if_match(self._path, content, mark.version)
+
+    def _written_at(self) -> datetime | None:
+        try:
+            return self._store.head(self._path).last_modified
+        except StorageError as error:
+            _log.info("looking at %s: %s", self._where, error)
+            return None

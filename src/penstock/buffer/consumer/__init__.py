@@ -1,0 +1,1 @@
+"""`Consumer`: reads the entries of one group in order, fetches their batches, and acks."""

@@ -1,0 +1,61 @@
+"""`peek`: look at the next entries of a buffer, and disturb nobody."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.buffer.config import check_group
+from penstock.buffer.consumer.fetching import read_batch
+from penstock.buffer.format.batch import MAX_BATCH_BYTES
+from penstock.buffer.locations import MANIFEST_PATH
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP
+from penstock.core import check_whole
+from penstock.errors import NotFound
+from penstock.records import Record, records_from_arrow
+from penstock.storage import ObjectStore, open_store
+
+_AT_ONCE = 16
+
+
+def peek(
+    where: str | os.PathLike[str] | ObjectStore,
+    n: int = 10,
+    *,
+    manifest_path: str = MANIFEST_PATH,
+    group: str = DEFAULT_GROUP,
+) -> list[Record]:
+    """Return the next `n` entries that a group has not acked. Takes no epoch, and so fences nobody.
+
+    Raises `InvalidInput` for a group that is not there, `NotFound` if the data of an entry that is still queued is
+    gone, `CorruptData` and `StorageError`.
+
+    >>> peek("memory://doctest-peek")
+    []
+    """
+    check_whole("n", n, 0)
+    store = open_store(where)
+    queue = BufferQueue(store, manifest_path, "consumer", group=check_group(group))
+    records: list[Record] = []
+    at = 0
+    while len(records) < n:
+        view = queue.peek()
+        at = max(at, view.first_sequence)
+        entries = view.entries(at, at + _AT_ONCE)
+        if not entries:
+            break
+        for entry in entries:
+            if len(records) >= n:
+                break
+            at = entry.sequence + 1
+            try:
+                batch, _ = read_batch(store, entry, MAX_BATCH_BYTES)
+            except NotFound:
+                # A consumer may have acked it since the manifest was read, and a collector taken it.
+                if queue.peek().first_sequence <= entry.sequence:
+                    raise
+                break
+            records += records_from_arrow(batch.slice(0, n - len(records)))
+        if at >= view.next_sequence:
+            break
+    return records

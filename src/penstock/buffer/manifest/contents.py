@@ -1,0 +1,97 @@
+"""`Manifest`: what lies in a queue, for whoever only wants to look."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from penstock.buffer.descriptors import BatchDescriptor
+from penstock.buffer.locations import MANIFEST_PATH as MANIFEST_PATH
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest.cas import MAX_MANIFEST_BYTES, decoded
+from penstock.buffer.manifest.v1.buffer_id import read_id
+from penstock.buffer.manifest.v1.codec import VERSION as OPENDATA
+from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, NEW, VERSION, Group, Head, decode_head, version_of
+from penstock.buffer.manifest.v2.segments import Segments
+from penstock.errors import NotFound
+from penstock.storage import ObjectStore, get_at_most, open_store, url_of
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A queue as it was when it was read. Looking takes no epoch, and so fences nobody.
+
+    >>> Manifest.read("memory://doctest-manifest")
+    Manifest(version=2, epoch=0, next_sequence=0, entries=())
+    """
+
+    version: int
+    epoch: int
+    next_sequence: int
+    entries: tuple[BatchDescriptor, ...]
+    groups: Mapping[str, Group] = field(default_factory=dict, repr=False, compare=False)
+    """Each reader's epoch, and how far it has acked. Version 1 has one, and calls it nothing; here it is `default`."""
+    head: Head | None = field(default=None, repr=False, compare=False)
+    """Everything that a manifest of version 2 says: its segments, writers and floor."""
+    id: UUID | None = field(default=None, repr=False, compare=False)
+    """Which buffer it is, wherever its objects are. None where there is no buffer yet.
+
+    A manifest of version 1 has none in its bytes; `read` finds the one that lies beside it, once a Penstock wrote it.
+    """
+
+    @classmethod
+    def empty(cls) -> Manifest:
+        """What a buffer has that is not there yet: an empty queue at epoch 0, without an id."""
+        return replace(cls._of_head(NEW), id=None)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read the bytes of a manifest, all of them. Raises `CorruptData` naming the field that is wrong.
+
+        Of version 2 these are the bytes of its head: the entries in its segments are not among them. `read` has those.
+        """
+        data = bytes(data)
+        if version_of(data) == VERSION:
+            return cls._of_head(decode_head(data))
+        found = OpenDataManifest(data)
+        entries = found.entries(found.first_sequence, found.next_sequence)
+        groups = {DEFAULT_GROUP: Group(found.epoch, found.first_sequence - 1)}
+        return cls(OPENDATA, found.epoch, found.next_sequence, tuple(entries), groups)
+
+    @classmethod
+    def read(cls, where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PATH) -> Manifest:
+        """Read the manifest of a buffer, with all its entries. No manifest is an empty queue at epoch 0.
+
+        Raises `StorageError` where the store fails, and `CorruptData` where an object is no manifest, or no segment.
+        """
+        store = open_store(where)
+        found = cls._read(store, path)
+        return replace(found, id=read_id(store, path)) if found.version == OPENDATA else found
+
+    @classmethod
+    def _read(cls, store: ObjectStore, path: str) -> Manifest:
+        for left in reversed(range(_TRIES)):
+            try:
+                data = get_at_most(store, path, MAX_MANIFEST_BYTES).data
+            except NotFound:
+                return cls.empty()
+            found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
+            if found.head is None or not found.head.segments:
+                return found
+            try:
+                sealed = Segments(store, path, Names()).entries(found.head.segments, 0, found.next_sequence)
+                return replace(found, entries=(*(entry.descriptor() for entry in sealed), *found.entries))
+            except NotFound:  # acked since the head was read, and collected
+                if not left:
+                    raise
+        raise AssertionError
+
+    @classmethod
+    def _of_head(cls, head: Head) -> Manifest:
+        entries = tuple(entry.descriptor() for entry in head.tail)
+        return cls(VERSION, head.epoch, head.next_sequence, entries, head.groups, head, head.buffer_id)

@@ -1,0 +1,161 @@
+"""`<prefix>/.owner`: which buffer the data objects of a prefix belong to.
+
+It holds the buffer's id, and where manifest and prefix are as seen from the root of its store. So a buffer that is
+opened from another root, and finds its data under other paths, is refused as well. The order of writes is in
+`docs/design/buffer-id.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from penstock.core import decode_fields, encode_fields, get_logger
+from penstock.errors import AlreadyExists, CorruptData, InvalidInput, NotFound, OutcomeUnknown
+from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
+
+OWNER = ".owner"
+
+_VERSION = 1
+_MAX_BYTES = 64 << 10  # of such an object, to be read: a path in it has at most 1,024
+_FIELDS = {"id": str, "manifest": str, "prefix": str}
+_TRIES = 10
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The buffer that a prefix belongs to."""
+
+    id: UUID
+    manifest: str
+    prefix: str
+
+    def encode(self) -> bytes:
+        """The bytes of the object.
+
+        >>> Owner.decode(Owner(UUID(int=7), "ingest/manifest", "ingest").encode()).prefix
+        'ingest'
+        """
+        fields = {"id": str(self.id), "manifest": self.manifest, "prefix": self.prefix}
+        return encode_fields({"version": _VERSION, **fields})
+
+    @classmethod
+    def decode(cls, data: bytes) -> Owner:
+        """Read the object's bytes. Raises `CorruptData`."""
+        fields = decode_fields(data, _FIELDS, _VERSION)
+        return cls(as_id(str(fields["id"])), str(fields["manifest"]), str(fields["prefix"]))
+
+
+def as_id(text: str) -> UUID:
+    """A buffer's id from its text. Raises `CorruptData` for any other text."""
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise CorruptData(f"{text!r:.100} is no id of a buffer, which is a UUID") from error
+
+
+def own_prefix(
+    store: ObjectStore,
+    prefix: str,
+    manifest: str,
+    identify: Callable[[bool], UUID | None],
+    *,
+    claim: bool,
+    reserve: Reserve | None = None,
+) -> bool:
+    """Say whether a prefix belongs to the buffer of this manifest. With `claim`, claim it if it has no owner yet.
+
+    `identify` returns the buffer's id; None where there is no buffer, unless it is called with True: then it makes one.
+    `reserve` says whether the claim may use the reserve of a full disk: a collector's may, for it precedes deletes.
+
+    Raises `InvalidInput` if it belongs to another buffer, of which nothing may be written or deleted here.
+    """
+    # In this order: who claims a prefix has written the manifest before, so that it is there to be found now.
+    found = _read(store, prefix)
+    mine = identify(False)
+    if found is not None:
+        _check(store, found, mine, manifest, prefix)
+        return True
+    if not claim:
+        return False
+    mine = mine or identify(True)
+    assert mine is not None  # noqa: S101  it was called with True
+    owner = Owner(mine, manifest, prefix)
+    path = f"{prefix}/{OWNER}"
+    for _ in range(_TRIES):
+        try:
+            replace_with_reserve(store, path, owner.encode(), None, reserve)
+        except (AlreadyExists, OutcomeUnknown) as error:
+            # Another buffer's, or this one's own: reading it again decides, for the content is all that matters here.
+            _log.info("claiming %s in %s: %s; reading it again", path, url_of(store), error)
+        else:
+            return True
+        found = _read(store, prefix)
+        if found is not None:
+            _check(store, found, mine, manifest, prefix)
+            return True
+    raise OutcomeUnknown(f"after {_TRIES} tries {path} in {url_of(store)} is neither there nor can it be written")
+
+
+def owner_id(store: ObjectStore, prefix: str, manifest: str) -> UUID | None:
+    """The id of the buffer with this manifest, if the prefix is its own; else None. Raises as `own_prefix` does."""
+    found = _read(store, prefix)
+    return found.id if found is not None and (found.manifest, found.prefix) == (manifest, prefix) else None
+
+
+def refuse_deleted(store: ObjectStore, prefix: str, manifest: str, is_there: Callable[[], bool]) -> None:
+    """Raise `InvalidInput` where a prefix is owned by the buffer of a manifest that is not there.
+
+    An owner is written after the manifest, so that one was deleted. A new one in its place would know none of the data.
+    `is_there` looks for the manifest, after the owner was read: both may have been created just now.
+    """
+    found = owner_id(store, prefix, manifest)
+    if found is not None and not is_there():
+        raise InvalidInput(
+            f"there is no manifest {manifest!r} in {url_of(store)}, and the data in {prefix!r} belongs to it (buffer "
+            f"{found}): the manifest was deleted. Nothing is written or deleted. Restore it from a copy; or, to begin "
+            f"anew, delete everything below {prefix!r} and the objects whose names begin with {manifest!r}, or use "
+            "another manifest_path and data_path_prefix"
+        )
+
+
+def _read(store: ObjectStore, prefix: str) -> Owner | None:
+    path = f"{prefix}/{OWNER}"
+    try:
+        data = get_at_most(store, path, _MAX_BYTES).data
+    except NotFound:
+        return None
+    try:
+        return Owner.decode(data)
+    except CorruptData as error:
+        raise CorruptData(
+            f"{path} in {url_of(store)}, which says whose the data objects beside it are, cannot be read: {error}; "
+            "nothing is written or deleted there. If one buffer alone uses this prefix, delete the object: it is "
+            "written again"
+        ) from error
+
+
+def _check(store: ObjectStore, owner: Owner, mine: UUID | None, manifest: str, prefix: str) -> None:
+    where = f"the prefix {prefix!r} in {url_of(store)}"
+    if mine is None:
+        raise InvalidInput(
+            f"{where} belongs to the buffer {owner.id} with the manifest {owner.manifest!r}, and there is no buffer "
+            f"with an id behind {manifest!r} here: the prefix is another buffer's, or a manifest was deleted. Use "
+            f"another data_path_prefix; if the buffer {owner.id} was deleted, delete its data objects and "
+            f"{prefix}/{OWNER} too"
+        )
+    if owner.id != mine:
+        raise InvalidInput(
+            f"{where} belongs to the buffer {owner.id} with the manifest {owner.manifest!r}, not to {mine} with the "
+            f"manifest {manifest!r}; give each buffer a data_path_prefix of its own. If the buffer {owner.id} was "
+            f"deleted, delete its data objects and {prefix}/{OWNER} too"
+        )
+    if (owner.manifest, owner.prefix) != (manifest, prefix):
+        raise InvalidInput(
+            f"{where} belongs to this buffer ({mine}), but as seen from another place: there its manifest is "
+            f"{owner.manifest!r} and its prefix {owner.prefix!r}, here {manifest!r} and {prefix!r}. Open it where the "
+            "others do: paths in a manifest count from the root of the store"
+        )

@@ -1,0 +1,1 @@
+"""`Producer`: gathers records into batches, writes them, and enqueues them."""

@@ -1,0 +1,356 @@
+"""Append a block: data objects that many hands wrote, enqueued together in one manifest write.
+
+Whoever has rows calls `BlockAppender.write` for each object. Whoever commits the block calls `append` with all of them,
+in another process as a rule, and maybe much later. A `BlockName` tells a block that comes again from a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.buffer.config import ProducerConfig, check_name
+from penstock.buffer.descriptors import Metadata, NewEntry
+from penstock.buffer.format.batch import Compression, encode
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Transaction
+from penstock.buffer.manifest.v1.queue import OpenDataView
+from penstock.buffer.manifest.v2.attempts import out_of_order
+from penstock.buffer.manifest.v2.queue import NativeView
+from penstock.buffer.producer.producer import seconds_since_boot
+from penstock.core import check_whole, current, get_logger, refuse_in_child
+from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
+from penstock.records import join_records, rows_of_size, size_of
+from penstock.storage import ObjectStore, url_of
+
+_DEFAULTS = ProducerConfig()
+_MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
+_COPIERS = 4
+_ROUNDS = 5
+_LAST_TRANSACTION = (1 << 63) - 1
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenObject:
+    """A data object that no manifest names yet. `began` is when its writing began, in seconds since 1970.
+
+    `is_guarded`: the manifest was version 2 by then, and its floor is all that a collector goes by. Else one may have
+    it on its list for its age, from before an upgrade.
+    """
+
+    location: str
+    records: int
+    size: int
+    began: float
+    is_guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """Who appends a block, and which of its blocks it is. A block that comes again has the name it had before.
+
+    Raises `InvalidInput` for a writer that is no name, or a transaction below 0.
+
+    >>> BlockName("nightly", 7).payload
+    b'{"writer":"nightly","transaction":7}'
+    """
+
+    writer: str
+    transaction: int
+    end: str | None = None
+    """Where what the block was made of ends, if its maker knows: another block under the same name is told by it."""
+
+    def __post_init__(self) -> None:
+        check_name("writer", self.writer)
+        check_whole("transaction", self.transaction, 0, _LAST_TRANSACTION)
+
+    @property
+    def payload(self) -> bytes:
+        """What every entry of the block carries in a manifest of version 1."""
+        said = {"writer": self.writer, "transaction": self.transaction}
+        if self.end is not None:
+            said["end"] = self.end
+        return json.dumps(said, separators=(",", ":")).encode()
+
+    @property
+    def beginning(self) -> bytes:
+        """How the payloads of all blocks begin that have this name, whatever their end: but for the last byte."""
+        return BlockName(self.writer, self.transaction).payload[:-1]
+
+    def check_same(self, payload: bytes) -> None:
+        """Raises `CorruptData` if a queued block carries this name and another end."""
+        if self.end is not None and payload.startswith(self.beginning) and payload != self.payload:
+            raise CorruptData(
+                f"a block is queued as {payload.decode(errors='replace')}, and the one to be appended is "
+                f"{self.payload.decode()}: the checkpoint has lost what it had planned, and this one is not "
+                "appended; work off or step over the queued one, and give the query a new checkpoint"
+            )
+
+
+def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Join and cut batches of records to `most` bytes each; a record that is larger comes alone.
+
+    >>> from penstock.records import values_to_arrow
+    >>> [batch.num_rows for batch in join_to_size([values_to_arrow([b"aa", b"b"]), values_to_arrow([b"cccc"])], 3)]
+    [2, 1]
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        start = 0
+        while start < batch.num_rows:
+            fitting = min(rows_of_size(batch, start, most - size), _MOST_ROWS - rows)
+            if not fitting and held:
+                yield join_records(held)
+                held, rows, size = [], 0, 0
+                continue
+            piece = batch.slice(start, max(fitting, 1))
+            held.append(piece)
+            start, rows, size = start + piece.num_rows, rows + piece.num_rows, size + size_of(piece)
+    if held:
+        yield join_records(held)
+
+
+class BlockAppender:
+    """Writes the data objects of blocks into one buffer, and appends blocks to its queue.
+
+    Nothing it keeps matters: the appender that writes an object, and the one that appends it, may be anywhere.
+
+    >>> from penstock.records import values_to_arrow
+    >>> from penstock.storage import MemoryStore
+    >>> appender = BlockAppender(MemoryStore("doctest-appending"))
+    >>> written = appender.write(values_to_arrow([b"one", b"two"]))
+    >>> appender.append([written], BlockName("nightly", 7)), appender.append([written], BlockName("nightly", 7))
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        config: ProducerConfig = _DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = seconds_since_boot,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._uptime = uptime
+        self._names = Names(clock)
+        self._queue = BufferQueue.of(store, config, "producer", names=self._names, clock=clock)
+        self._owns_prefix = False
+        self._is_guarded = False
+        self._home = current.number
+
+    def write(self, batch: pa.RecordBatch) -> WrittenObject:
+        """Write a batch of records as a data object, which nobody sees until it is appended.
+
+        Raises `InvalidInput` for more than `max_batch_bytes`, for records with more than a value where the format keeps
+        values only, and for a prefix that belongs to another buffer; and `StorageError`.
+        """
+        self._check_process()
+        config = self._config
+        size = size_of(batch)
+        if size > config.max_batch_bytes:
+            raise InvalidInput(f"a batch of {size} bytes passes max_batch_bytes = {config.max_batch_bytes}")
+        if not self._owns_prefix:
+            self._own_prefix()
+            self._is_guarded = self._queue.is_native  # and it is there: what is below its floor can be collected
+        shape = config.batch_format(is_native=self._queue.is_native)
+        encoded = encode(batch, Compression(config.compression), shape, config.max_batch_bytes)
+        began = self._clock()  # before it is written: the collector counts on what is told about this time
+        location = self._names.location(config.data_path_prefix, self._queue.floor)
+        self._store.put(location, encoded.data)
+        return WrittenObject(location, batch.num_rows, len(encoded.data), began, self._is_guarded)
+
+    def append(self, objects: Sequence[WrittenObject], name: BlockName | None = None) -> bool:
+        """Enqueue all objects in one write, in their order. False: the block is in the queue already, or has none.
+
+        With a name, a block that comes again is not appended: a manifest of version 2 remembers the writer and its last
+        transaction. On version 1 any entry still queued that carries the name shows that the block is there; one that
+        has been dequeued is appended again, at least once. The objects given now stay orphans. A transaction that is
+        lower than the writer's last is no such block, and raises `InvalidInput`: it may never have been appended. On
+        version 1 it does so while a later one is queued.
+
+        Objects that are too old to be named safely are written again, under another location. Raises `NotFound` naming
+        an object that is gone; nothing is enqueued then. Raises `OutcomeUnknown` where it is not known to be enqueued.
+        """
+        self._check_process()
+        if not objects:
+            return False
+        payload = b"" if name is None else name.payload
+        evidence = _Evidence(name)
+        by = None if name is None else Transaction(name.writer, name.transaction)
+        if self._owns_prefix:
+            self._queue.look()
+        else:
+            self._own_prefix()
+        entries = [self._entry(written, payload) for written in objects]
+        rounds = 1 if all(self._is_safe(written) for written in objects) else _ROUNDS
+        for _ in range(rounds):
+            evidence.expect(entries[-1].location)
+            is_old = [self._is_old(entry) for entry in entries]
+            if any(is_old):
+                # Looked at first: of a block that is there, the objects may have been read and collected by now.
+                if self._is_there(name, evidence):
+                    break
+                entries = self._write_again(entries, is_old)
+                evidence.expect(entries[-1].location)
+            enqueued = self._queue.enqueue(entries, self._all_in_time, self._copy, by, evidence.is_in)
+            if enqueued.appended:
+                return True
+            if enqueued.was_there:
+                self._check_same_block(name, enqueued.first_sequence)
+            if enqueued.was_there or evidence.is_found:
+                break
+        else:
+            raise OutcomeUnknown(
+                f"{len(entries)} objects of a block were not enqueued in {self._where} within enqueue_deadline = "
+                f"{self._config.enqueue_deadline} s, {_ROUNDS} times; they are not known to be enqueued"
+            )
+        _log.warning(
+            "%s is in %s already, or was; its %d new objects stay orphans", name or "a block", self._where, len(objects)
+        )
+        return False
+
+    def _own_prefix(self) -> None:
+        """See to it that the objects and the manifest are of one buffer. Reads the manifest too."""
+        self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
+
+    def _check_process(self) -> None:
+        # Its queue appends as a writer with a name and a count: two copies would take each other's for their own.
+        refuse_in_child(self._home, self, "make a BlockAppender here")
+
+    def __repr__(self) -> str:
+        return f"BlockAppender({self._where})"
+
+    @property
+    def _where(self) -> str:
+        return f"{url_of(self._store)}/{self._config.manifest_path}"
+
+    def _entry(self, written: WrittenObject, payload: bytes) -> NewEntry:
+        age = self._clock() - written.began
+        if age < -self._config.enqueue_deadline / 3:
+            age = math.inf  # another host's clock, and far ahead: it says nothing about the age
+        deadline = self._uptime() + self._config.enqueue_deadline - max(age, 0)
+        if self._is_safe(written):
+            deadline = self._uptime() + _ROUNDS * self._config.enqueue_deadline
+        metadata = (Metadata(0, int(written.began * 1000), payload),)
+        return NewEntry(written.location, metadata, deadline, written.size, written.records)
+
+    def _is_safe(self, written: WrittenObject) -> bool:
+        """Whether the floor alone says if an object may be named, and not its age."""
+        return written.is_guarded and self._queue.native is not None
+
+    def _is_old(self, entry: NewEntry) -> bool:
+        """Whether two thirds of its time are over; the rest is for the manifest write, and for hosts' clocks."""
+        return entry.deadline - self._uptime() < self._config.enqueue_deadline / 3
+
+    def _all_in_time(self, entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+        # All or none: a block is not appended in parts. With none the queue gives up, and `append` writes again.
+        now = self._uptime()
+        return entries if all(now < entry.deadline for entry in entries) else []
+
+    def _is_there(self, name: BlockName | None, evidence: _Evidence) -> bool:
+        view = self._queue.look()
+        if isinstance(view, OpenDataView):
+            return evidence.is_in(view)
+        if name is None or not isinstance(view, NativeView):
+            return False
+        by = Transaction(name.writer, name.transaction)
+        writer = None if self._queue.native is None else self._queue.native.happened(view.head, by)
+        if writer is None:
+            return False
+        self._check_same_block(name, writer.first_sequence)
+        return True
+
+    def _write_again(self, entries: Sequence[NewEntry], is_old: Sequence[bool]) -> list[NewEntry]:
+        _log.info("writing %d of %d objects of a block again in %s: too old", sum(is_old), len(entries), self._where)
+        with ThreadPoolExecutor(_COPIERS, thread_name_prefix="penstock-appending") as pool:
+            copies = pool.map(self._copy, [entry for entry, old in zip(entries, is_old, strict=True) if old])
+            return [next(copies) if old else entry for entry, old in zip(entries, is_old, strict=True)]
+
+    def _copy(self, entry: NewEntry, floor: int = 0) -> NewEntry:
+        try:
+            data = self._store.get(entry.location).data
+        except NotFound as error:
+            raise NotFound(
+                f"{entry.location} in {url_of(self._store)} is gone, and its block was not enqueued yet; nothing of "
+                "the block is, and it has to be written again"
+            ) from error
+        deadline = self._uptime() + self._config.enqueue_deadline
+        location = self._names.location(self._config.data_path_prefix, floor)
+        self._store.put(location, data)
+        return replace(entry, location=location, deadline=deadline)
+
+    def _check_same_block(self, name: BlockName | None, first: int | None) -> None:
+        """Raises `CorruptData` if what is queued under a block's name is another block, as far as that can be seen."""
+        if name is None or first is None:
+            return
+        try:
+            queued = self._queue.look().entries(first, first + 1)
+        except NotFound:
+            return  # dequeued since, and its segment collected
+        for entry in queued:
+            for item in entry.metadata:
+                name.check_same(item.payload)
+
+
+class _Evidence:
+    """What shows that a block is in a queue: its name on any entry, or the last location of one of its tries.
+
+    The last, for it is the last to be dequeued.
+    """
+
+    def __init__(self, name: BlockName | None) -> None:
+        self._name = name
+        self._beginning = b"" if name is None else name.beginning
+        before = re.escape(self._beginning.rpartition(b":")[0])
+        self._numbers = None if name is None else re.compile(before + rb":(\d{1,19})[,}]")  # of the writer's blocks
+        self._locations: set[str] = set()
+        self.is_found = False
+
+    def expect(self, location: str) -> None:
+        self._locations.add(location)
+
+    def is_in(self, view: OpenDataView) -> bool:
+        """Whether the block is there. Raises `CorruptData` if another is, under its name.
+
+        Raises `InvalidInput` if it is not, and a later one of its writer is: only the last one is ever repeated.
+        """
+        # The bytes first: to decode all entries takes long where the backlog is, and as a rule there is nothing.
+        data = view.manifest.data
+        named = [self._beginning] if self._beginning else []
+        is_traced = any(trace in data for trace in [location.encode() for location in self._locations] + named)
+        if not is_traced and (self._numbers is None or not any(map(self._is_later, self._numbers.finditer(data)))):
+            return False
+        entries = view.entries(view.first_sequence, view.next_sequence)
+        self.is_found = any(
+            entry.location in self._locations or any(self._is_named(item.payload) for item in entry.metadata)
+            for entry in entries
+        )
+        if not self.is_found and self._name is not None and self._numbers is not None:
+            names = (self._numbers.match(item.payload) for entry in entries for item in entry.metadata)
+            later = [int(found[1]) for found in names if found is not None and self._is_later(found)]
+            if later:
+                raise out_of_order(self._name.writer, self._name.transaction, max(later), "this manifest of version 1")
+        return self.is_found
+
+    def _is_later(self, found: re.Match[bytes]) -> bool:
+        return self._name is not None and int(found[1]) > self._name.transaction
+
+    def _is_named(self, payload: bytes) -> bool:
+        if self._name is None or not payload.startswith((self._beginning + b",", self._beginning + b"}")):
+            return False
+        self._name.check_same(payload)
+        return True

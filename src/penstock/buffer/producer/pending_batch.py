@@ -1,0 +1,326 @@
+"""A batch while a producer has it: entries and metadata come in, an encoded data batch comes out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias, cast
+
+import msgspec
+import pyarrow as pa
+
+from penstock.buffer.descriptors import Metadata, NewEntry
+from penstock.buffer.format.batch import BatchFormat, Compression, check_values_only, encode
+from penstock.buffer.producer.write_handle import Outcome
+from penstock.errors import CorruptData, InvalidInput
+from penstock.records import (
+    RECORD_SCHEMA,
+    Entry,
+    Record,
+    bytes_of,
+    check_no_nulls,
+    check_record_columns,
+    join_records,
+    records_to_arrow,
+    size_of,
+    values_to_arrow,
+)
+
+Entries: TypeAlias = bytes | str | Record | Sequence[bytes | str | Record] | pa.RecordBatch
+
+ENTRY_OVERHEAD_BYTES = 64
+"""What an entry takes in memory beside its payload while it is an object of its own: measured, and rounded up."""
+_RECORD_OVERHEAD_BYTES = 256
+_HEADER_OVERHEAD_BYTES = 192
+_COLUMNS_OVERHEAD_BYTES = 2048
+_MAX_LISTED_ENTRIES = 512  # a longer list is put into columns at once, where its entries take less memory
+
+
+_PAYLOAD_TYPES = (bytes, bytearray, memoryview)  # nothing else is turned into bytes, and the last two are copied
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What one call of `produce` brought: a few entries in a list, or many in columns.
+
+    `size` is in bytes, of payloads, keys and headers; `overhead` is what their objects take in memory beside that.
+    """
+
+    piece: Sequence[Entry] | pa.RecordBatch
+    count: int
+    size: int
+    overhead: int
+    has_records: bool = False
+    """Whether the list has records in it, and not payloads alone."""
+
+    @property
+    def is_values_only(self) -> bool:
+        """Whether every batch format can hold it: there is no key, no header and no time."""
+        if isinstance(self.piece, pa.RecordBatch):
+            return bool(self.piece.schema.names == ["value"])
+        return not self.has_records
+
+
+def take(entries: object, shape: BatchFormat) -> Input:
+    """Check what was given to `produce`. Raises `InvalidInput` for what is no entry, or none at all."""
+    if isinstance(entries, str | bytes | bytearray | memoryview | Record):
+        return _take_one(_as_entry(entries), shape)
+    if isinstance(entries, pa.RecordBatch):
+        return _take_columns(entries, shape)
+    if isinstance(entries, dict) or not hasattr(entries, "__iter__"):
+        raise InvalidInput(
+            f"entries must be bytes, str, Records or a list of them, not {type(entries).__name__}; "
+            "produce_json takes objects"
+        )
+    listed = entries if isinstance(entries, list) else list(entries)
+    if not listed:
+        raise _nothing()
+    try:
+        if len(listed) > _MAX_LISTED_ENTRIES:
+            batch = values_to_arrow(listed)
+            return Input(batch, len(listed), bytes_of(batch.column(0)), _COLUMNS_OVERHEAD_BYTES)
+        payloads = msgspec.convert(listed, list[bytes], builtin_types=_PAYLOAD_TYPES)
+    except (InvalidInput, msgspec.ValidationError):  # text or records are among them, or what is no entry
+        return _take_mixture([_as_entry(entry) for entry in listed], shape)
+    return Input(payloads, len(payloads), sum(map(len, payloads)), ENTRY_OVERHEAD_BYTES * len(payloads))
+
+
+def _take_one(entry: Entry, shape: BatchFormat) -> Input:
+    if isinstance(entry, Record) and entry == Record(entry.value):
+        entry = entry.value
+    if isinstance(entry, bytes):
+        return Input([entry], 1, len(entry), ENTRY_OVERHEAD_BYTES)
+    if shape is BatchFormat.OPENDATA:
+        check_values_only(records_to_arrow([entry]).schema)
+    overhead = _RECORD_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(entry.headers or ())
+    return Input([entry], 1, _size(entry), overhead, has_records=True)
+
+
+def _take_mixture(checked: list[Entry], shape: BatchFormat) -> Input:
+    batch = records_to_arrow(checked)
+    if shape is BatchFormat.OPENDATA:
+        check_values_only(batch.schema)
+    return Input(batch, len(checked), sum(map(_size, checked)), _COLUMNS_OVERHEAD_BYTES)
+
+
+def _take_columns(batch: pa.RecordBatch, shape: BatchFormat) -> Input:
+    if not batch.num_rows:
+        raise _nothing()
+    try:
+        check_record_columns(batch.schema)
+        check_no_nulls(batch)
+    except CorruptData as error:
+        raise InvalidInput(f"a record batch must have the columns of records: {error}") from error
+    if shape is BatchFormat.OPENDATA:
+        check_values_only(batch.schema)
+    fields = [field for field in RECORD_SCHEMA if field.name in batch.schema.names]
+    columns = [batch.column(field.name) for field in fields]
+    ordered = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+    return Input(ordered, batch.num_rows, size_of(ordered), _COLUMNS_OVERHEAD_BYTES)
+
+
+def _nothing() -> InvalidInput:
+    return InvalidInput("entries must not be empty: there is nothing to produce")
+
+
+class Stage(Enum):
+    """How far a batch has come."""
+
+    TAKING = auto()
+    SEALED = auto()
+    WRITTEN = auto()
+    FINISHED = auto()
+
+
+class Held(NamedTuple):
+    """How much of a producer's room something takes; see `Room`."""
+
+    calls: int = 0
+    bytes: int = 0
+    entries: int = 0
+    memory: int = 0
+
+
+class _Counted(NamedTuple):
+    """What a batch has. Replaced as a whole, so that an interrupt never leaves half of a change."""
+
+    calls: int = 0
+    bytes: int = 0
+    overhead: int = 0
+    parts: int = 0
+    """How many of the batch's `parts` are counted above; those behind them came by the short way."""
+    granted: int = 0
+    """What `spare` was when they were counted."""
+
+
+class PendingBatch:
+    """A batch on its way. Its producer's lock guards it while it takes entries; after that one thread has it.
+
+    Entries come in by `add`, or by the short way: `Producer.produce` appends a payload to `parts` by itself, as long as
+    `spare` has its size and `ENTRY_OVERHEAD_BYTES`, which it takes off first. `settle` counts those afterwards.
+    """
+
+    __slots__ = (
+        "_columns_at",
+        "_counted",
+        "_has_records",
+        "_last_payload",
+        "_rows_beside",
+        "data",
+        "deadline",
+        "due",
+        "encoded_sizes",
+        "held",
+        "is_values_only",
+        "location",
+        "metadata",
+        "now",
+        "outcome",
+        "parts",
+        "since",
+        "spare",
+        "stage",
+        "started",
+        "until",
+    )
+
+    def __init__(self, due: float) -> None:
+        self.due = due
+        self.metadata: list[Metadata] = []
+        self.outcome = Outcome()
+        self.stage = Stage.TAKING
+        self.held = Held()
+        self.location = ""
+        self.data: bytes | memoryview = (
+            b""  # as it was stored, until it is enqueued: it may have to be stored again under another name
+        )
+        self.deadline = 0.0
+        self.started = 0.0
+        self.encoded_sizes = (0, 0)
+        self.is_values_only = True
+        self.now = 0
+        self.since = self.until = 0.0  # between them, in milliseconds, a call with no metadata is noted already
+        self.spare = 0
+        self.parts: list[Entry | pa.RecordBatch] = []  # one list, for one append of it can be neither lost nor halved
+        self._columns_at: list[int] = []  # places in it
+        self._rows_beside = 0  # so many entries has it more than that list has members
+        self._has_records = False
+        self._last_payload = b""
+        self._counted = _Counted()
+
+    @property
+    def calls(self) -> int:
+        """How many calls brought what it has, as of the last `settle`."""
+        return self._counted.calls
+
+    @property
+    def size(self) -> int:
+        """How many bytes its entries and metadata have, as of the last `settle`."""
+        return self._counted.bytes
+
+    @property
+    def memory(self) -> int:
+        """How many bytes it takes in memory, as of the last `settle`."""
+        return self._counted.bytes + self._counted.overhead
+
+    @property
+    def count(self) -> int:
+        """How many entries it has."""
+        return self._rows_beside + len(self.parts)
+
+    def settle(self) -> None:
+        """Count what came by the short way since the last time."""
+        calls, size, overhead, counted, granted = self._counted
+        came = len(self.parts) - counted
+        beside = came * ENTRY_OVERHEAD_BYTES
+        self._counted = _Counted(
+            calls + came, size + granted - self.spare - beside, overhead + beside, len(self.parts), self.spare
+        )
+
+    def grant(self, spare: int) -> None:
+        """Set how much may come by the short way from now on. What came before must be settled."""
+        self._counted = self._counted._replace(granted=spare)
+        self.spare = spare
+
+    def add(self, given: Input, size: int, ingestion_time_ms: int, payload: bytes) -> None:
+        """Add what one call brought; `size` is that of its entries and its metadata. Settle before.
+
+        An interrupt between two lines may count a call twice, or its bytes not; its entries are there whole, or not.
+        """
+        self.note(ingestion_time_ms, payload)
+        calls, before, overhead, _, granted = self._counted
+        self.is_values_only = self.is_values_only and given.is_values_only
+        if not isinstance(given.piece, pa.RecordBatch):
+            self._has_records = self._has_records or given.has_records
+            self.parts += given.piece
+        else:
+            self._columns_at.append(len(self.parts))
+            self.parts.append(given.piece)
+            self._rows_beside += given.count - 1
+        self._counted = _Counted(calls + 1, before + size, overhead + given.overhead, len(self.parts), granted)
+
+    def note(self, ingestion_time_ms: int, payload: bytes) -> None:
+        """Note what is known of the entries that come now. Neighbours with the same share one metadata item."""
+        if not self.metadata or self.now != ingestion_time_ms or self._last_payload != payload:
+            self.metadata.append(Metadata(self.count, ingestion_time_ms, payload))
+        self.until = -math.inf  # first: what follows is not true all at once
+        self.now = ingestion_time_ms
+        self._last_payload = payload
+        self.since = float(ingestion_time_ms)
+        if not payload and ingestion_time_ms >= 0:
+            self.until = float(ingestion_time_ms + 1)
+
+    def encode(self, compression: Compression, shape: BatchFormat, most: int) -> None:
+        """Make `data` of the entries, and let go of them."""
+        batch = join_records(self._in_columns())
+        self.parts = []
+        self._rows_beside = batch.num_rows
+        encoded = encode(batch, compression, shape, most)
+        self.encoded_sizes = (encoded.plain_size, len(encoded.data))
+        self.data = encoded.data
+
+    def _in_columns(self) -> list[pa.RecordBatch]:
+        pieces = list[pa.RecordBatch]()
+        start = 0
+        for place in self._columns_at:
+            columns = self.parts[place] if place < len(self.parts) else None
+            if isinstance(columns, pa.RecordBatch):  # else an interrupt came before it did
+                pieces += self._entries_in_columns(start, place)
+                pieces.append(columns)
+                start = place + 1
+        return pieces + self._entries_in_columns(start, len(self.parts))
+
+    def _entries_in_columns(self, start: int, stop: int) -> list[pa.RecordBatch]:
+        if start == stop:
+            return []
+        entries = self.parts if stop - start == len(self.parts) else self.parts[start:stop]
+        if self._has_records:
+            return [records_to_arrow(cast("list[Entry]", entries))]
+        return [values_to_arrow(cast("list[bytes]", entries))]
+
+    def entry(self) -> NewEntry:
+        """What the manifest is told."""
+        return NewEntry(self.location, tuple(self.metadata), self.deadline, len(self.data), self.count)
+
+
+def _as_entry(entry: object) -> Entry:
+    if isinstance(entry, bytes | Record):
+        return entry
+    if isinstance(entry, str):
+        try:
+            return entry.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"an entry cannot be written as UTF-8: {error}") from error
+    if isinstance(entry, bytearray | memoryview):
+        return bytes(entry)
+    raise InvalidInput(f"an entry must be bytes, str or a Record, not {type(entry).__name__}")
+
+
+def _size(entry: Entry) -> int:
+    if isinstance(entry, bytes):
+        return len(entry)
+    size = len(entry.value) + len(entry.key or b"") + (8 if entry.timestamp_ms is not None else 0)
+    # A header has two places in columns, of four bytes each, with or without anything in it.
+    return size + sum(8 + len(key.encode()) + len(value) for key, value in entry.headers or ())

@@ -1,0 +1,536 @@
+"""`Producer`: takes entries, writes them as data objects, and enqueues those in order.
+
+Two kinds of threads carry a batch on: writers encode it and write its object, side by side; one enqueuer appends the
+oldest unbroken run of written batches to the manifest. What guards what is in `docs/design/buffer.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from penstock.buffer.config import ProducerConfig
+from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.format.batch import BatchFormat, Compression
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import QueueManifest
+from penstock.buffer.measures import Measures, label_of
+from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Input, PendingBatch, Stage, take
+from penstock.buffer.producer.sealed_batches import STANDBY_SECONDS, SealedBatches
+from penstock.buffer.producer.space import Room
+from penstock.buffer.producer.write_handle import Outcome, WriteHandle, Written
+from penstock.core import check_config, close_at_exit, current, forget, get_logger
+from penstock.errors import Closed, CorruptData, InvalidInput, OutcomeUnknown, PenstockError, StorageError
+from penstock.storage import ObjectStore, open_store, uptime_ns, url_of
+
+_DEFAULTS = ProducerConfig()
+_WRITERS = 4
+_NO_METADATA = b""  # the one object that every empty `bytes` is
+_WORTH_WRITING = 4 << 20
+_FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
+_MOST_METADATA = (1 << 32) - 1
+_MOST_FAILURES = 100
+_PATIENCE_AT_START = 1.0
+
+_log = get_logger(__name__)
+_numbers = itertools.count(1)
+
+
+def seconds_since_boot() -> float:
+    """A clock that runs during suspend, and that nobody sets."""
+    return uptime_ns() / 1e9
+
+
+class Producer:
+    """Puts entries into a buffer: durably, in order, and never more in memory than it was told.
+
+    Any number of producers, anywhere, can share a buffer. `produce` returns a `WriteHandle` at once; it is done when
+    the entries are durable and enqueued. Safe to share between threads, but not with a forked child.
+
+    >>> with Producer("memory://doctest-producer") as producer:
+    ...     handle = producer.produce([b"one", b"two"])
+    >>> handle.result().sequence
+    0
+    """
+
+    def __init__(
+        self,
+        where: str | os.PathLike[str] | ObjectStore,
+        config: ProducerConfig = _DEFAULTS,
+        *,
+        clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = seconds_since_boot,
+    ) -> None:
+        check_config(config, ProducerConfig)
+        self._store = open_store(where)
+        self._names = Names(clock)
+        self._queue: QueueManifest = BufferQueue.of(self._store, config, "producer", names=self._names, clock=clock)
+        self._config = config
+        self._clock = clock
+        self._uptime = uptime
+        self._measures = Measures(label_of(self._store, config.manifest_path))
+        self._home = current.number
+
+        self._lock = threading.Lock()
+        self._room = Room(self._lock, config)
+        self._ready = threading.Condition(self._lock)  # the enqueuer waits for it
+        self._open: PendingBatch | None = None
+        self._sealed = SealedBatches(self._lock)
+        self._pipeline: deque[PendingBatch] = deque()  # sealed and not finished, in order
+        self._is_enqueuer_near = True  # it works, or looks again within STANDBY_SECONDS
+        self._is_pressed = False
+        self._failures: list[Outcome] = []
+        self._is_closed = False
+        self._is_stopped = False
+        self._owns_prefix = False
+        self._is_version_known = (
+            False  # of a manifest that is there: one that is not may yet be made by another process
+        )
+        self._claiming = threading.Lock()
+        self._start()
+
+    @property
+    def conflict_rate(self) -> float:
+        """Percent of this producer's manifest writes that lost a compare-and-set."""
+        return self._queue.conflict_rate
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """How many bytes one call of `produce` can have."""
+        return self._config.max_batch_bytes
+
+    @property
+    def _shape(self) -> BatchFormat:
+        # Of the manifest as it was seen last: an upgrade is noticed at the next enqueue, and batches change then.
+        return self._config.batch_format(is_native=self._queue.is_native)
+
+    def __repr__(self) -> str:
+        return f"Producer({url_of(self._store)})"
+
+    def produce(self, entries: Entries, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
+        """Take entries: one (`bytes`, `str` as UTF-8, or a `Record`), a list of them, or their columns.
+
+        `metadata` goes into the manifest, for whoever reads. Where there is no room it waits, in the order of the
+        calls; past `timeout` seconds it raises `BackpressureTimeout`, and nothing was taken. Raises `InvalidInput` for
+        no entries, more than `max_batch_bytes` of them, or what is no entry, and `Closed` after `close`.
+        """
+        if self._home != current.number:
+            raise self._forked()
+        if type(entries) is bytes and metadata is _NO_METADATA:
+            # By far the most calls are like this one. They take the short way while the open batch has bytes to spare:
+            # that is less than what is left of each limit, so none of them has to be looked at.
+            with self._lock:
+                batch = self._open
+                if batch is not None and (spare := batch.spare - len(entries) - ENTRY_OVERHEAD_BYTES) >= 0:
+                    now = self._clock() * 1000
+                    if not batch.since <= now < batch.until:
+                        batch.note(_whole_ms(now), b"")
+                    batch.spare = spare
+                    batch.parts.append(entries)
+                    return WriteHandle(batch.outcome, batch.now)
+        return self._take(take(entries, self._shape), metadata, timeout)
+
+    def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
+        """Take an object as JSON, or each object of a list. Otherwise like `produce`.
+
+        Raises `InvalidInput` for what has no form in JSON. Dates, UUIDs, decimals and dataclasses have one; a NaN or
+        an infinity becomes null, as JSON has no other word for it.
+        """
+        import msgspec
+
+        try:
+            encoded = [msgspec.json.encode(one) for one in (objects if isinstance(objects, list) else [objects])]
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidInput(f"this cannot be written as JSON: {error}") from error
+        return self.produce(encoded, metadata, timeout)
+
+    def flush(self) -> None:
+        """Return when everything produced before is durable and enqueued, and every handle of it is done.
+
+        Raises what went wrong with any of it; with what went wrong long before only if some handle was never asked.
+        """
+        if self._home != current.number:
+            raise self._forked()
+        with self._lock:
+            if self._is_stopped:
+                raise Closed(f"{self!r} is closed")
+            if self._still_open() is not None:
+                self._seal()
+            elif self._sealed:
+                self._sealed.announce()  # should an interrupt have kept an earlier call from it
+            before = list(self._failures)
+            # One that has an outcome may still be on its way out of the pipeline: it is from before, if it failed.
+            outcomes = [batch.outcome for batch in self._pipeline if not batch.outcome.done()]
+        for outcome in outcomes:
+            outcome.wait(None)
+        failures = [outcome for outcome in before if outcome.done() and not outcome.is_heard]
+        failures += [outcome for outcome in outcomes if outcome.has_failed and outcome not in failures]
+        with self._lock:
+            self._failures = [outcome for outcome in self._failures if outcome not in failures]
+        if len(failures) > 1:
+            _log.error("%d batches of %r are not known to be enqueued; raising what the first met", len(failures), self)
+        for outcome in failures:
+            outcome.get()
+
+    def close(self) -> None:
+        """Flush, then stop. A second `close` does nothing. Raises what `flush` raises, stopped all the same."""
+        if self._home != current.number:
+            raise self._forked()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._room.close()
+        try:
+            self.flush()
+        finally:
+            self._stop()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            _log.exception("closing %r failed too", self)  # what is under way already says more
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio  # here and below: what few need is loaded by those who do
+
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
+    # Taking entries.
+
+    def _take(self, given: Input, metadata: bytes, timeout: float | None) -> WriteHandle:
+        size = given.size + _size_of(metadata)
+        if size > self._config.max_batch_bytes:
+            raise InvalidInput(
+                f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
+            )
+        with self._lock:
+            if self._is_closed:
+                raise Closed(f"{self!r} is closed")
+            open_batch = self._still_open()
+            if open_batch is not None:
+                open_batch.settle()
+            if not self._room.fits(given.count, size, open_batch, given.overhead):
+                self._room.wait(given.count, size, timeout, self._hurry, given.overhead)
+            now = _whole_ms(self._clock() * 1000)
+            batch = self._batch_for(given, size)
+            batch.add(given, size, now, metadata)
+            if self._is_full(batch):
+                self._seal()
+            else:
+                batch.grant(self._spare(batch))
+                self._sealed.watch()
+            return WriteHandle(batch.outcome, now)
+
+    # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
+
+    def _batch_for(self, given: Input, size: int) -> PendingBatch:
+        batch = self._still_open()
+        if batch is not None and not self._has_place_for(given, size, batch):
+            self._seal()
+            batch = None
+        if batch is None:
+            batch = self._open = PendingBatch(time.monotonic() + self._config.flush_interval)
+        return batch
+
+    def _has_place_for(self, given: Input, size: int, batch: PendingBatch) -> bool:
+        if batch.size + size > self._config.max_batch_bytes:
+            return False
+        return batch.is_values_only == given.is_values_only or self._can_hold_keys
+
+    @property
+    def _can_hold_keys(self) -> bool:
+        """Whether batches are known to be in a format with keys. If not, entries without keys have their own batches.
+
+        A manifest that turns out to be version 1 refuses a batch with keys as a whole. Nothing else must be in it.
+        """
+        return self._shape is BatchFormat.ARROW and (self._is_version_known or self._config.format is not None)
+
+    def _spare(self, batch: PendingBatch) -> int:
+        """Bytes that may come by the short way, each call's overhead included, and leave the batch below each limit."""
+        if not batch.is_values_only and not self._can_hold_keys:
+            return -1
+        calls, room, memory = self._room.left(batch)
+        left = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
+        return min(left, room, memory, calls * ENTRY_OVERHEAD_BYTES)
+
+    def _is_full(self, batch: PendingBatch) -> bool:
+        config = self._config
+        if self._room.is_awaited or batch.size >= config.flush_size_bytes:
+            return True
+        if batch.count * 4 >= self._room.most_entries:
+            return True
+        if not self._is_pressed or batch.memory < _WORTH_WRITING:
+            return False
+        return batch.calls * 4 >= config.max_buffered_inputs or batch.memory * 4 >= self._room.most_memory
+
+    def _hurry(self) -> None:
+        """Somebody waits for room: send what there is on its way, and batches early until the pressure is gone."""
+        self._is_pressed = True
+        if self._still_open() is not None:
+            self._seal()
+
+    def _still_open(self) -> PendingBatch | None:
+        """The batch that takes entries. One whose sealing was interrupted is sealed first."""
+        batch = self._open
+        if batch is None or batch.stage is Stage.TAKING:
+            return batch
+        self._seal()
+        return None
+
+    def _seal(self) -> None:
+        """Send the open batch on its way. Interrupted between any two lines, it can be called again, and goes on."""
+        batch = self._open
+        assert batch is not None  # noqa: S101  every caller has looked
+        if batch.stage is Stage.TAKING:
+            batch.settle()
+            batch.outcome.expect(batch.calls)
+            batch.stage = Stage.SEALED
+            batch.grant(-1)  # nothing comes by the short way any more
+        if not self._pipeline or self._pipeline[-1] is not batch:
+            self._pipeline.append(batch)
+        self._sealed.append(batch)
+        self._open = None
+        self._room.take(batch)
+        self._sealed.announce()
+
+    # Writing data objects: in the writers' threads.
+
+    def _write_batches(self) -> None:
+        while (batch := self._next_to_write()) is not None:
+            try:
+                self._write(batch)
+            except BaseException as error:  # noqa: BLE001  whatever it is, the handles get it, and the next goes on
+                _log.warning("a batch of %d entries could not be written to %r", batch.count, self, exc_info=True)
+                self._fail(batch, error)
+            else:
+                with self._lock:
+                    batch.stage = Stage.WRITTEN
+                    # One write of the manifest for several batches: the next one is soon there, and if not, an
+                    # enqueuer that stands by looks by itself.
+                    if not (self._sealed and self._sealed.is_store_quick and self._is_enqueuer_near):
+                        self._ready.notify()
+
+    def _next_to_write(self) -> PendingBatch | None:
+        """The oldest sealed batch; None when the producer stops."""
+        with self._lock:
+            while (batch := self._sealed.next()) is None:
+                if self._is_stopped:
+                    return None
+                open_batch = self._still_open()
+                if open_batch is not None and open_batch.due <= time.monotonic():
+                    self._is_pressed = False
+                    self._seal()
+                else:
+                    self._sealed.wait(None if open_batch is None else open_batch.due)
+            if batch is self._open:
+                self._open = None  # an interrupt came between the two
+            if self._open is not None:
+                self._sealed.watch()  # this writer may have been the one that did
+            return batch
+
+    def _write(self, batch: PendingBatch) -> None:
+        # Before anything is written: the collector counts on it that nothing is enqueued later than this says.
+        batch.deadline = self._uptime() + self._config.enqueue_deadline
+        batch.started = time.perf_counter()
+        config = self._config
+        is_soon_back, seconds = True, None
+        try:
+            if not self._owns_prefix:
+                self._own_prefix()
+            batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
+            with self._lock:
+                is_soon_back = self._sealed.put_begins()
+            started = time.perf_counter()
+            self._put(batch, self._queue.floor)
+            seconds = time.perf_counter() - started
+        finally:
+            with self._lock:
+                self._sealed.put_ended(is_soon_back, seconds)
+
+    def _own_prefix(self) -> None:
+        with self._claiming:  # one writer claims, and the others find that it has
+            if not self._owns_prefix:
+                self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
+                self._is_version_known = True
+
+    def _put(self, batch: PendingBatch, floor: int) -> None:
+        batch.location = self._names.location(self._config.data_path_prefix, floor)
+        self._store.put(batch.location, batch.data)
+
+    # Enqueuing: in the enqueuer's thread.
+
+    def _enqueue_batches(self) -> None:
+        while run := self._next_to_enqueue():
+            try:
+                self._enqueue(run)
+            except BaseException as error:  # noqa: BLE001  as above
+                _log.warning("%d batches could not be enqueued in %r", len(run), self, exc_info=True)
+                for batch in run:
+                    self._fail(batch, error)
+
+    def _next_to_enqueue(self) -> list[PendingBatch]:
+        """The oldest unbroken run of written batches; none when everything is done and the producer stops."""
+        with self._lock:
+            while True:
+                waiting = (batch for batch in self._pipeline if batch.stage is not Stage.FINISHED)
+                run = list(itertools.takewhile(lambda batch: batch.stage is Stage.WRITTEN, waiting))
+                if run or (self._is_stopped and not self._pipeline):
+                    return run
+                self._is_enqueuer_near = bool(self._pipeline) and self._sealed.is_store_quick
+                self._ready.wait(STANDBY_SECONDS if self._is_enqueuer_near else None)
+                self._is_enqueuer_near = True
+
+    def _enqueue(self, run: list[PendingBatch]) -> None:
+        batches = {batch.location: batch for batch in run}
+
+        def in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
+            now = self._uptime()
+            for entry in entries:
+                if now >= entry.deadline:
+                    self._fail(batches[entry.location], self._too_late(entry))
+            return [entry for entry in entries if now < entry.deadline]
+
+        def rewrite(entry: NewEntry, floor: int) -> NewEntry:
+            batch = batches[entry.location]
+            self._put(batch, floor)
+            batches[batch.location] = batch
+            return batch.entry()
+
+        enqueued = self._queue.enqueue([batch.entry() for batch in run], in_time, rewrite)
+        for location, sequence in enqueued.sequences.items():
+            self._succeed(batches[location], Written(sequence, location))
+
+    def _too_late(self, entry: NewEntry) -> StorageError:
+        return OutcomeUnknown(
+            f"{entry.location} was not enqueued in {url_of(self._store)}/{self._config.manifest_path} within "
+            f"enqueue_deadline = {self._config.enqueue_deadline} s; it is not known to be enqueued"
+        )
+
+    def _succeed(self, batch: PendingBatch, written: Written) -> None:
+        if not self._begin_to_finish(batch):
+            return
+        try:
+            plain_size, size = batch.encoded_sizes
+            self._measures.batches_flushed.inc()
+            self._measures.entries_flushed.inc(batch.count)
+            self._measures.bytes_flushed.inc(plain_size)
+            self._measures.bytes_written.inc(size)
+            self._measures.flush_duration.observe(time.perf_counter() - batch.started)
+            batch.outcome.succeed(written)
+        finally:
+            self._finish(batch)
+
+    def _fail(self, batch: PendingBatch, error: BaseException) -> None:
+        if not self._begin_to_finish(batch):
+            return
+        try:
+            with self._lock:
+                self._failures = [outcome for outcome in self._failures if not outcome.is_heard]
+                if len(self._failures) < _MOST_FAILURES:  # a caller who never asks must not make it grow
+                    self._failures.append(batch.outcome)
+            batch.outcome.fail(error)
+        finally:
+            self._finish(batch)
+
+    def _begin_to_finish(self, batch: PendingBatch) -> bool:
+        """Free the room of a batch before its handles are done, for the calls that follow. False: they are."""
+        with self._lock:
+            if batch.stage is Stage.FINISHED:
+                return False  # its deadline passed during its write
+            batch.stage = Stage.FINISHED
+            self._room.give_back(batch)
+            batch.data = b""  # a list that still has the batch does not hold its bytes
+            return True
+
+    def _finish(self, batch: PendingBatch) -> None:
+        """Take a batch out of the pipeline. A `flush` that does not find it there takes its handles for done."""
+        with self._lock:
+            self._pipeline.remove(batch)
+            self._ready.notify()  # those behind it may be next, or the producer may stop
+
+    # Starting and stopping.
+
+    def _start(self) -> None:
+        number = next(_numbers)
+        looked = threading.Event()
+        refused: list[PenstockError] = []
+
+        def look_and_write() -> None:
+            try:
+                self._look_at_owner(refused)
+            finally:
+                looked.set()
+            self._write_batches()
+
+        works = [look_and_write, *[self._write_batches] * (_WRITERS - 1), self._enqueue_batches]
+        names = [*(f"writer-{writer}" for writer in range(_WRITERS)), "enqueuer"]
+        self._threads = [
+            threading.Thread(target=work, name=f"penstock-producer-{number}-{name}", daemon=True)
+            for work, name in zip(works, names, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+        # A prefix of another manifest is refused here, where the store answers; one that hangs holds up nobody.
+        looked.wait(_PATIENCE_AT_START)
+        if refused:
+            self._is_closed = True
+            self._stop()
+            raise refused[0]
+        close_at_exit(self)
+
+    def _look_at_owner(self, refused: list[PenstockError]) -> None:
+        try:
+            self._is_version_known = self._queue.own_prefix(self._config.data_path_prefix, claim=False)
+        except (InvalidInput, CorruptData) as error:
+            refused.append(error)
+        except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again
+            _log.info("looking at the owner of %r: %s; looking again with the first batch", self, error)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._is_stopped = True
+            self._sealed.wake_all()
+            self._ready.notify_all()
+        for thread in self._threads:
+            thread.join()
+        forget(self)
+
+    def _forked(self) -> InvalidInput:
+        return InvalidInput(
+            f"{self!r} was made in the process {self._home}, and its threads are not in this forked child "
+            f"({current.number}); make a Producer here"
+        )
+
+
+def _whole_ms(milliseconds: float) -> int:
+    if not _FIRST_MS <= milliseconds <= _LAST_MS:
+        raise InvalidInput(
+            f"the clock says {milliseconds / 1000} s since 1970, which no manifest can hold; nothing was taken"
+        )
+    return int(milliseconds)
+
+
+def _size_of(metadata: object) -> int:
+    if not isinstance(metadata, bytes):
+        raise InvalidInput(f"metadata must be bytes, not {type(metadata).__name__}")
+    if len(metadata) > _MOST_METADATA:
+        raise InvalidInput(f"metadata cannot have more than {_MOST_METADATA} bytes, and have {len(metadata)}")
+    return len(metadata)

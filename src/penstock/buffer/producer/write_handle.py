@@ -1,0 +1,181 @@
+"""`WriteHandle`: what `produce` returns, and how the outcome of a batch reaches everybody who waits for it."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock.core import current, get_logger
+from penstock.errors import InvalidInput
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where a batch is: its place in the queue, and its data object."""
+
+    sequence: int
+    location: str
+
+
+class Outcome:
+    """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
+
+    __slots__ = ("_arrived", "_error", "_home", "_is_done", "_listeners", "_lock", "_unasked", "_written")
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._arrived: threading.Event | None = None  # created by the first that waits
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+        self._written: Written | None = None
+        self._error: BaseException | None = None
+        self._unasked = 0
+        self._home = current.number
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it went wrong."""
+        return self._error is not None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether every handle has told its caller."""
+        return self._unasked == 0
+
+    def expect(self, handles: int) -> None:
+        """Say how many handles there are, before there is an outcome."""
+        self._unasked = handles
+
+    def hear(self) -> None:
+        """Count a handle that has told its caller of the failure."""
+        with self._lock:
+            self._unasked -= 1
+
+    def succeed(self, written: Written) -> None:
+        """Say that the batch is durable and enqueued."""
+        self._written = written
+        self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the batch is not known to be enqueued."""
+        _drop_locals(error)
+        self._error = error
+        self._finish()
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._is_done
+
+    def check_process(self) -> None:
+        """Raise `InvalidInput` in a forked child: the threads that would finish it are in the parent."""
+        if self._home != current.number:
+            raise InvalidInput(
+                "this handle belongs to a producer of the parent process, and is never done in a forked child"
+            )
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until there is one; say whether there is. Raises `InvalidInput` in a forked child."""
+        self.check_process()
+        if self.done():
+            return True
+        with self._lock:
+            if self._is_done:
+                return True
+            if self._arrived is None:
+                self._arrived = threading.Event()
+        return self._arrived.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+    def get(self) -> Written:
+        """Return what was written, or raise what went wrong."""
+        if self._error is not None:
+            raise self._error
+        assert self._written is not None  # noqa: S101  done, and no error
+        return self._written
+
+    def when_done(self, listener: Callable[[], None]) -> None:
+        """Call a listener once, now or when there is an outcome, in whatever thread that is."""
+        with self._lock:
+            if not self._is_done:
+                self._listeners.append(listener)
+                return
+        listener()
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._is_done = True
+            if self._arrived is not None:
+                self._arrived.set()
+            listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            listener()
+
+
+def _drop_locals(error: BaseException | None) -> None:
+    """Let an error go without what the calls it came through had in their hands: the whole batch, for one."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+class WriteHandle(msgspec.Struct, eq=False, gc=False):
+    """One call of `produce`, on its way: done once its entries are durable and enqueued. It can be awaited."""
+
+    # A struct, for there is one for each event of a producer that gets them one by one; without the cycle collector,
+    # for nothing that it holds refers to it.
+    _outcome: Outcome
+    ingestion_time_ms: int
+    _is_asked: bool = False
+
+    def __repr__(self) -> str:
+        state = "done" if self._outcome.done() else "under way"
+        return f"WriteHandle(ingestion_time_ms={self.ingestion_time_ms}, {state})"
+
+    def done(self) -> bool:
+        """Whether it has an outcome, good or bad. Raises `InvalidInput` in a forked child, where it never gets one."""
+        self._outcome.check_process()
+        return self._outcome.done()
+
+    def result(self, timeout: float | None = None) -> Written:
+        """Wait for the outcome: where the entries are.
+
+        Raises what went wrong (then the entries are *not known* to be enqueued), or `TimeoutError` past the timeout, in
+        seconds, which leaves everything on its way.
+        """
+        if not self._outcome.wait(timeout):
+            raise TimeoutError(f"not enqueued within {timeout} s; it is still on its way")
+        return self._tell()
+
+    def __await__(self) -> Generator[Any, None, Written]:
+        import asyncio  # here, for those who do not wait this way need not load it
+
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
+
+        def tell() -> None:
+            if not arrived.done():  # whoever waited may have been cancelled
+                arrived.set_result(None)
+
+        def tell_from_thread() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(tell)
+
+        self._outcome.wait(0)
+        self._outcome.when_done(tell_from_thread)
+        yield from arrived
+        return self._tell()
+
+    def _tell(self) -> Written:
+        if self._outcome.has_failed and not self._is_asked:
+            self._is_asked = True
+            self._outcome.hear()
+        return self._outcome.get()

@@ -1,0 +1,46 @@
+"""What every package needs and none owns: checks of arguments, forks, loggers, and the end of a process.
+
+May import: `errors`, `metrics`.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.core.at_exit import close_at_exit, forget
+    from penstock.core.checked_json import decode_fields, encode_fields
+    from penstock.core.checks import as_word, check_config, check_seconds, check_whole
+    from penstock.core.fork import begin_anew_in_child, current, refuse_in_child
+    from penstock.core.logs import escaping, get_logger, traceback_of
+    from penstock.core.printing import printable
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "penstock.core.at_exit": ("close_at_exit", "forget"),
+            "penstock.core.checked_json": ("decode_fields", "encode_fields"),
+            "penstock.core.checks": ("as_word", "check_config", "check_seconds", "check_whole"),
+            "penstock.core.fork": ("begin_anew_in_child", "current", "refuse_in_child"),
+            "penstock.core.logs": ("escaping", "get_logger", "traceback_of"),
+            "penstock.core.printing": ("printable",),
+        },
+    )
+
+__all__ = [
+    "as_word",
+    "begin_anew_in_child",
+    "check_config",
+    "check_seconds",
+    "check_whole",
+    "close_at_exit",
+    "current",
+    "decode_fields",
+    "encode_fields",
+    "escaping",
+    "forget",
+    "get_logger",
+    "printable",
+    "refuse_in_child",
+    "traceback_of",
+]

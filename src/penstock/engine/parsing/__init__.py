@@ -1,0 +1,1 @@
+"""One parser of payloads, for the engine and for Spark."""

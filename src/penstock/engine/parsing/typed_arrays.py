@@ -1,0 +1,150 @@
+"""The values of many rows as a column of a told type, and which of the rows have one that does not go in as it is.
+
+Values are those of structs that msgspec made: of the right type, but for times, dates and decimals, which are text.
+Arrow casts a whole column of text or nothing; what is in the way is found with a pattern, and by halving what is left.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.engine.parsing.typed_values import attribute, inner_fields
+
+_YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 1 to 9999, in microseconds
+_DAYS = (-719_162, 2_932_896)
+_MOST_DIGITS = 38  # of a decimal
+_FEW = 8  # one in so many
+_DAY, _CLOCK, _FRACTION = r"\d{4}-\d\d-\d\d", r"[T ]\d\d(:\d\d(:\d\d", r"(\.\d{1,6})?)?)?"
+_LOOKS_RIGHT = {
+    pa.timestamp("us", tz="UTC"): rf"^{_DAY}{_CLOCK}{_FRACTION}(Z|[+-]\d\d(:?\d\d)?)$",
+    pa.timestamp("us"): rf"^{_DAY}({_CLOCK}{_FRACTION})?$",
+    pa.date32(): rf"^{_DAY}$",
+}
+
+
+def members(rows: Sequence[Any], at: int) -> list[Any]:
+    """One attribute of all rows; None of what is None."""
+    name = attribute(at)
+    try:
+        return list(map(attrgetter(name), rows))
+    except AttributeError:
+        return [getattr(row, name, None) for row in rows]
+
+
+def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
+    """The values as a column, and the places of those that are null in it, or have something null in them, instead."""
+    if pa.types.is_nested(kind):
+        return _nested_column(values, kind)
+    if pa.types.is_temporal(kind):
+        text = [value if value is None or isinstance(value, str) else _iso(value, kind) for value in values]
+    elif pa.types.is_decimal(kind):
+        text = [None if value is None else _digits(value) for value in values]
+    else:
+        return cast("pa.Array[Any]", pa.array(values, type=kind)), ()
+    return _cast(pa.array(text, pa.string()), kind)
+
+
+def in_range(made: pa.Array[Any]) -> pa.Array[Any]:
+    """A column; if it is one of times or dates, of the years 1 to 9999. Raises `ArrowInvalid` for others."""
+    import pyarrow.compute as pc
+
+    if pa.types.is_temporal(made.type):
+        days = pa.types.is_date(made.type)
+        first, last = _DAYS if days else _YEARS
+        ends: Any = pc.min_max(made.cast(pa.int32() if days else pa.int64()))
+        if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
+            raise pa.ArrowInvalid("a year that is not between 1 and 9999")
+    return made
+
+
+def _cast(text: Any, kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
+    import pyarrow.compute as pc
+
+    try:
+        return in_range(text.cast(kind)), ()
+    except pa.ArrowInvalid:
+        pass
+    lost: list[int] = []
+    if kind in _LOOKS_RIGHT:
+        lost = _odd(text, kind)
+        if pa.types.is_timestamp(kind) and len(lost) * _FEW > len(text):
+            # Not a few odd ones: cut digits behind the microseconds, and say that what has no zone is in UTC.
+            text = pc.replace_substring_regex(text, r"(:\d\d\.\d{6})\d+", r"\1")
+            if kind.tz is not None:
+                text = pc.replace_substring_regex(text, r"([T ][\d:.]+)$", r"\1Z")
+            lost = _odd(text, kind)
+        text = pc.replace_with_mask(text, _mask(lost, len(text)), pa.scalar(None, pa.string()))
+    parts: list[pa.Array[Any]] = []
+    _halve(text, kind, 0, parts, lost)
+    return pa.concat_arrays(parts), lost
+
+
+def _odd(text: Any, kind: pa.DataType) -> list[int]:
+    import pyarrow.compute as pc
+
+    wrong = pc.invert(pc.match_substring_regex(text, _LOOKS_RIGHT[kind])).fill_null(False)
+    return cast("list[int]", pc.indices_nonzero(wrong).to_pylist())
+
+
+def _mask(rows: list[int], total: int) -> pa.Array[Any]:
+    marked = bytearray(total)
+    for row in rows:
+        marked[row] = 1
+    return cast("pa.Array[Any]", pa.array(marked, pa.uint8()).cast(pa.bool_()))
+
+
+def _halve(text: Any, kind: pa.DataType, start: int, parts: list[pa.Array[Any]], lost: list[int]) -> None:
+    try:
+        parts.append(in_range(text.cast(kind)))
+    except pa.ArrowInvalid:
+        if len(text) == 1:
+            parts.append(cast("Any", pa.nulls(1, cast("Any", kind))))
+            lost.append(start)
+            return
+        middle = len(text) // 2
+        _halve(text.slice(0, middle), kind, start, parts, lost)
+        _halve(text.slice(middle), kind, start + middle, parts, lost)
+
+
+def _iso(value: Any, kind: pa.DataType) -> str:
+    """A timestamp as text; nothing for what is none, or is one where no zone may be."""
+    if not isinstance(value, datetime) or cast("Any", kind).tz is None:
+        return ""
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def _digits(value: Any) -> str | None:
+    text = value if isinstance(value, str) else repr(value) if isinstance(value, int | float) else bytes(value).decode()
+    if text == "null" and not isinstance(value, str):
+        return None
+    if len(text) > _MOST_DIGITS and sum(map(str.isdigit, text.lower().partition("e")[0])) > _MOST_DIGITS:
+        return ""  # Arrow would take the digits modulo 2**128
+    return text if isinstance(value, str) else text.removeprefix('"').removesuffix('"')
+
+
+def _nested_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
+    fields = inner_fields(kind)
+    valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1] if None in values else None
+    if pa.types.is_struct(kind):
+        made = [column(members(values, at), field.type) for at, field in enumerate(fields)]
+        whole = pa.Array.from_buffers(kind, len(values), [valid], children=[child for child, _ in made])
+        return whole, set(chain.from_iterable(lost for _, lost in made))
+    filled = [() if value is None else value for value in values]
+    ends = list(accumulate(map(len, filled), initial=0))
+    inside = list(chain.from_iterable(filled))
+    if pa.types.is_map(kind):
+        keys = pa.array(inside, pa.string())
+        items, lost = column(list(chain.from_iterable(each.values() for each in filled if each)), kind.item_type)
+        entries = pa.Array.from_buffers(fields[0].type, len(keys), [None], children=[keys, items])
+    else:
+        entries, lost = column(inside, fields[0].type)
+    offsets = pa.array(ends, pa.int32()).buffers()[1]
+    whole = pa.Array.from_buffers(kind, len(values), [valid, offsets], children=[entries])
+    return whole, {bisect_right(ends, place) - 1 for place in lost}

@@ -1,0 +1,147 @@
+"""How many bytes the next block may have: additive increase, multiplicative decrease, on the time a block takes."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+from penstock import metrics
+from penstock.core import begin_anew_in_child, check_config, check_seconds, check_whole
+from penstock.engine.regulation.gate import Holds
+from penstock.errors import InvalidInput
+
+_MIB = 1 << 20
+_MOST = 2**63 - 1  # what Arrow and RocksDB can count
+_SLACK_BELOW = 0.7
+_LONGEST = 1e6  # targets that one block may count for at most
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class ByteBudgetConfig:
+    """How a budget moves. The defaults are those of the `throughput` profile.
+
+    Raises `InvalidInput` for nonsense: byte counts, the step and the record cap are whole numbers from 1 on, with
+    `floor_bytes <= start_bytes <= max_bytes`; `md_factor` lies between 0 and 1, `ema_alpha` is above 0 and at most 1.
+    """
+
+    start_bytes: int = 16 * _MIB
+    max_bytes: int = 128 * _MIB
+    floor_bytes: int = _MIB
+    ai_step: int = 4 * _MIB
+    md_factor: float = 0.5
+    target_block_seconds: float = 2.0
+    ema_alpha: float = 0.3
+    record_cap: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for field in ("start_bytes", "max_bytes", "floor_bytes", "ai_step", "record_cap"):
+            check_whole(field, getattr(self, field), most=_MOST)
+        if not self.floor_bytes <= self.start_bytes:
+            raise InvalidInput(f"floor_bytes must be at most start_bytes, {self.start_bytes}, not {self.floor_bytes}")
+        if not self.start_bytes <= self.max_bytes:
+            raise InvalidInput(f"start_bytes must be at most max_bytes, {self.max_bytes}, not {self.start_bytes}")
+        if not _is_number(self.md_factor) or not 0 < self.md_factor < 1:
+            raise InvalidInput(f"md_factor must be a number between 0 and 1, not {self.md_factor!r}")
+        check_seconds("target_block_seconds", self.target_block_seconds)
+        if not _is_number(self.ema_alpha) or not 0 < self.ema_alpha <= 1:
+            raise InvalidInput(f"ema_alpha must be a number above 0 and at most 1, not {self.ema_alpha!r}")
+
+
+class ByteBudget:
+    """The budget of one engine. It is always from `floor_bytes` to `max_bytes`.
+
+    It goes by the time a block takes, not by utilisation (process time over the time between arrivals): while a
+    backlog is drained that is always about 1, and the budget would fall to its floor just when throughput is needed.
+
+    Raises `InvalidInput` for a `config` that is none. Safe to read from several threads.
+    """
+
+    def __init__(self, config: ByteBudgetConfig = ByteBudgetConfig(), pressure: Holds | None = None) -> None:  # noqa: B008 -- it is frozen
+        check_config(config, ByteBudgetConfig)
+        self._config = config
+        self._pressure = pressure
+        self._lock = threading.Lock()
+        self._load: float | None = None  # the moving average of a block's time, in targets
+        self._utilisation = 0.0
+        self._is_held = False
+        self._set(config.start_bytes)
+        begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have a lock of its own in a forked child."""
+        self._lock = threading.Lock()
+
+    @property
+    def byte_budget(self) -> int:
+        """How many bytes the next block may have."""
+        return self._budget
+
+    @property
+    def floor_bytes(self) -> int:
+        """How many bytes it never goes below."""
+        return self._config.floor_bytes
+
+    @property
+    def record_cap(self) -> int:
+        """How many records the next block may have."""
+        return self._config.record_cap
+
+    @property
+    def utilisation(self) -> float:
+        """The process time of the last block over its interval, for those who look; 0 if that is not known."""
+        return self._utilisation
+
+    def observe(self, block_bytes: int, process_time: float, interval: float) -> None:
+        """Count a block that took `process_time`, `interval` seconds after the one before; 0 bytes: nothing came.
+
+        Under a hold the budget is multiplied down, whatever the times say. A time that is none counts as 0.
+        """
+        holds = self._pressure is not None and self._pressure.should_hold()
+        with self._lock:
+            if block_bytes > 0:
+                self._sample(process_time, interval)
+            self._is_held = holds
+            if holds:
+                self._decrease()
+            elif block_bytes <= 0:
+                self._increase()
+            elif self._load is not None and self._load > 1:
+                self._decrease()
+            elif self._load is not None and self._load < _SLACK_BELOW:
+                self._increase()
+
+    def hold(self) -> None:
+        """Multiply down: a hold has begun. Nothing happens if an observation has noticed it before."""
+        with self._lock:
+            if not self._is_held:
+                self._is_held = True
+                self._decrease()
+
+    def _sample(self, process_time: float, interval: float) -> None:
+        target = self._config.target_block_seconds
+        # By comparison, and not by arithmetic: NaN is not above 0, and infinity must not stay in the average.
+        if not process_time > 0:
+            load = 0.0
+        elif process_time >= _LONGEST * target:
+            load = _LONGEST
+        else:
+            load = process_time / target
+        alpha = self._config.ema_alpha
+        self._load = load if self._load is None else alpha * load + (1 - alpha) * self._load
+        utilisation = load * target / interval if interval > 0 else 0.0
+        self._utilisation = utilisation if math.isfinite(utilisation) else 0.0
+
+    def _increase(self) -> None:
+        self._set(self._budget + self._config.ai_step)
+
+    def _decrease(self) -> None:
+        self._set(int(self._budget * self._config.md_factor))
+
+    def _set(self, budget: int) -> None:
+        self._budget = max(self._config.floor_bytes, min(budget, self._config.max_bytes))
+        metrics.byte_budget.set(self._budget)

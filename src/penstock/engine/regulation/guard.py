@@ -1,0 +1,143 @@
+"""The memory guard: bytes that are in hand, over what may be, as a hard source of pressure."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from penstock.core import begin_anew_in_child, check_whole, get_logger
+from penstock.engine.regulation.cgroup import SystemMemory
+from penstock.engine.regulation.pressure import Pressure
+from penstock.errors import InvalidInput
+
+_log = get_logger(__name__)
+
+
+class Lease:
+    """Bytes that count from the `with` on until its end, or until `release()`; releasing again does nothing.
+
+    The guard knows a lease by a weak reference, which the interpreter itself takes out when the object is gone. So a
+    lease ends even if an interrupt comes before the first line of `__exit__`.
+    """
+
+    def __init__(self, leases: set[weakref.ref[Lease]], count: int) -> None:
+        self.count = count
+        self._leases = leases
+
+    def __enter__(self) -> Lease:
+        self._leases.add(weakref.ref(self, self._leases.discard))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the bytes back."""
+        self._leases.discard(weakref.ref(self))
+
+
+class MemoryGuard:
+    """Counts the bytes that are leased; its pressure is their share of the limit. Safe to use from several threads.
+
+    With a limit, leases alone count, unless `heap_source` says how many bytes are used in all; then the larger of the
+    two counts. Without a limit, limit and heap are those of the cgroup, or of the host where no group has a limit
+    (see `cgroup`), below the file system's `root`. A forked child begins with nothing leased.
+
+    Raises `InvalidInput` for a limit below 1, and for a heap source that cannot be called.
+    """
+
+    name = "memory"
+    weight = 1.0
+    hard = True
+
+    def __init__(
+        self,
+        limit_bytes: int | None = None,
+        heap_source: Callable[[], int] | None = None,
+        *,
+        root: Path | str = "/",
+    ) -> None:
+        if limit_bytes is not None:
+            check_whole("limit_bytes", limit_bytes)
+        if heap_source is not None and not callable(heap_source):
+            raise InvalidInput(f"heap_source must be a function that returns bytes, not {heap_source!r}")
+        self._heap_source = heap_source
+        self._system: SystemMemory | None = None
+        if limit_bytes is None:
+            system = SystemMemory(root)
+            self._system = system if heap_source is None else None
+            limit_bytes = system.limit_bytes
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._added = 0
+        self._leases = set[weakref.ref[Lease]]()
+        begin_anew_in_child(self)
+
+    @property
+    def limit_bytes(self) -> int:
+        """How many bytes there may be. It does not change: a group's limit is read once."""
+        return self._limit_bytes
+
+    @property
+    def counts_leases_only(self) -> bool:
+        """Whether it does not know how much memory is really used."""
+        return self._system is None and self._heap_source is None
+
+    @property
+    def current_bytes(self) -> int:
+        """How many bytes are leased, one way or the other."""
+        # Copied by one step of the interpreter: other threads add leases meanwhile.
+        leases = [place() for place in tuple(self._leases)]
+        return self._added + sum(lease.count for lease in leases if lease is not None)
+
+    def add(self, count: int) -> None:
+        """Lease bytes until they are released. Raises `InvalidInput` for what is no whole number from 0 on."""
+        check_whole("count", count, 0)
+        with self._lock:
+            self._added += count
+
+    def release(self, count: int) -> None:
+        """Give back bytes that were added; more than that is logged, and leaves 0. A `lease` is not touched.
+
+        Raises `InvalidInput` for what is no whole number from 0 on.
+        """
+        check_whole("count", count, 0)
+        with self._lock:
+            left = self._added - count
+            self._added = max(0, left)
+        if left < 0:
+            _log.warning("%d bytes more were given back to the memory guard than were added", -left)
+
+    def lease(self, count: int) -> Lease:
+        """Lease bytes for a `with` block, and give them back on every way out of it.
+
+        Raises `InvalidInput` for what is no whole number from 0 on.
+
+        >>> guard = MemoryGuard(100)
+        >>> with guard.lease(25):
+        ...     guard.read()
+        Pressure(0.25)
+        >>> guard.read()
+        Pressure(0.0)
+        """
+        check_whole("count", count, 0)
+        return Lease(self._leases, count)
+
+    def read(self) -> Pressure:
+        """How full the memory is. What the heap source raises is the caller's; the system's files raise nothing."""
+        leased = self.current_bytes
+        if self._system is not None:
+            return Pressure(max(leased / self._limit_bytes, self._system.share()))
+        heap = 0 if self._heap_source is None else self._heap_source()
+        return Pressure(max(leased, heap) / self._limit_bytes)
+
+    def begin_anew(self) -> None:
+        """Forget what is leased: in a forked child, those who would give it back are not there."""
+        self._lock = threading.Lock()
+        self._added = 0
+        self._leases.clear()

@@ -1,0 +1,161 @@
+"""Pressure: how full things are, from 0 to 1, and the latch that says when to hold.
+
+A source is hard if it knows of a limit that must not be met (memory), and soft if it is one opinion among others,
+which is weighed.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock import metrics
+from penstock.core import begin_anew_in_child, get_logger
+from penstock.errors import InvalidInput
+
+_log = get_logger(__name__)
+
+
+class Pressure(float):
+    """A number from 0 (nothing) to 1 (full); what lies outside is clamped, and NaN is 0.
+
+    >>> Pressure(1.5), Pressure(0.5), Pressure(float("nan"))
+    (Pressure(1.0), Pressure(0.5), Pressure(0.0))
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, value: float = 0.0) -> Pressure:
+        """Clamp first: a whole number may be too large for a float."""
+        if value >= 1:
+            return super().__new__(cls, 1.0)
+        return super().__new__(cls, value if value > 0 else 0.0)  # NaN is not above 0
+
+    def __repr__(self) -> str:
+        return f"Pressure({float(self)!r})"
+
+
+class PressureSource(Protocol):
+    """Something that can be full. `weight` is applied to a soft source only; `hard` says that it may not be weighed."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in a log."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """What a soft reading is multiplied with, from 0 to 1."""
+        ...
+
+    @property
+    def hard(self) -> bool:
+        """Whether the reading counts as it is."""
+        ...
+
+    def read(self) -> Pressure:
+        """How full it is now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hysteresis:
+    """Where a hold begins, and where it ends: with a distance between, so that it does not flap.
+
+    Raises `InvalidInput` for bounds that are not numbers from 0 to 1, or not `pause_above > resume_below`.
+    """
+
+    pause_above: float = 0.80
+    resume_below: float = 0.65
+
+    def __post_init__(self) -> None:
+        for field in ("pause_above", "resume_below"):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+                raise InvalidInput(f"{field} must be a number from 0 to 1, not {value!r}")
+        if not self.pause_above > self.resume_below:
+            raise InvalidInput(
+                f"pause_above must be larger than resume_below, not {self.pause_above!r} with {self.resume_below!r}"
+            )
+
+
+class UnifiedPressure:
+    """All sources as one level, and a latch on it.
+
+    The level is the largest of the hard readings and of the soft readings times their weights, so that a soft source
+    can never hide a hard one. A source that fails is logged, once until it reads again: a hard one then counts as
+    full, since nobody knows that it is not, and a soft one as nothing. Safe to use from several threads.
+
+    Raises `InvalidInput` for a `hysteresis` that is none.
+    """
+
+    def __init__(self, sources: Iterable[PressureSource], hysteresis: Hysteresis = Hysteresis()) -> None:  # noqa: B008 -- it is frozen
+        if not isinstance(hysteresis, Hysteresis):
+            raise InvalidInput(f"hysteresis must be a Hysteresis, not {hysteresis!r}")
+        self._sources = tuple(sources)
+        self._hysteresis = hysteresis
+        self._lock = threading.Lock()
+        self._failing = set[int]()  # places in `_sources`
+        self._last_level = Pressure(0)
+        self._holds = False
+        begin_anew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Have a lock of its own in a forked child."""
+        self._lock = threading.Lock()
+
+    @property
+    def level(self) -> Pressure:
+        """Read every source, and return the level."""
+        # Sources are others' code, and are read without the lock.
+        level = max((self._read(place) for place in range(len(self._sources))), default=Pressure(0))
+        self._last_level = level
+        metrics.pressure_ratio.set(level)
+        return level
+
+    @property
+    def last_level(self) -> Pressure:
+        """The level that was read last, by whoever; 0 before."""
+        return self._last_level
+
+    def should_hold(self) -> bool:
+        """Read the level, and say whether to hold: yes from `pause_above` on, until it is at `resume_below`."""
+        level = self.level
+        with self._lock:
+            if level >= self._hysteresis.pause_above:
+                self._holds = True
+            elif level <= self._hysteresis.resume_below:
+                self._holds = False
+            return self._holds
+
+    def _read(self, place: int) -> Pressure:
+        source = self._sources[place]
+        try:
+            reading = Pressure(source.read())
+            if not source.hard:
+                reading = Pressure(reading * _clamped(source.weight))
+        except Exception as error:  # noqa: BLE001 -- a source is others' code, and must not stop the engine
+            self._note_failure(place, error)
+            return Pressure(1 if source.hard else 0)
+        with self._lock:
+            self._failing.discard(place)
+        return reading
+
+    def _note_failure(self, place: int, error: Exception) -> None:
+        with self._lock:
+            is_new = place not in self._failing
+            self._failing.add(place)
+        if is_new:
+            source = self._sources[place]
+            counts = "full" if source.hard else "nothing"
+            _log.warning(
+                "the pressure source %s cannot be read, and counts as %s until it can: %r", source.name, counts, error
+            )
+
+
+def _clamped(weight: float) -> Pressure:
+    is_finite = abs(weight) < math.inf  # NaN is not; and a whole number may be too large for math.isfinite
+    return Pressure(weight if is_finite else 1)

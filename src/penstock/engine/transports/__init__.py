@@ -1,0 +1,1 @@
+"""Where blocks come from and go to: memory, queues, buffers."""

@@ -1,0 +1,192 @@
+"""`FollowedPartition`: a metadata partition that is assigned: its view, how far that is, and who waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from penstock import metrics
+from penstock.core import get_logger
+from penstock.errors import CorruptData, InvalidTransition, NotReady, PenstockError, StorageError
+from penstock.metalog.catalog.placing import metadata_partition_for
+from penstock.metalog.catalog.segment import SegmentEvent
+from penstock.metalog.catalog.segment_view import SegmentView, partition_of
+from penstock.metalog.catalog.snapshots import Snapshot
+from penstock.metalog.catalog.wire import decode_event
+from penstock.metalog.log import MetadataRecord
+
+_log = get_logger(__name__)
+
+_Answer = TypeVar("_Answer")
+
+
+class RecordsMissing(StorageError):
+    """A record came before one that should have come first."""
+
+
+class FollowedPartition:
+    """One metadata partition from its assignment to its removal. The view and its offset move together.
+
+    `mark` is the high-water mark seen when it was assigned, None if that could not be fetched.
+    """
+
+    def __init__(self, partition: int, partition_count: int, snapshot: Snapshot | None) -> None:
+        self.partition = partition
+        self.mark: int | None = None
+        self.start = 0 if snapshot is None else snapshot.next_offset
+        """Where it began: everything below comes from the snapshot."""
+        self._partition_count = partition_count
+        self._view = SegmentView() if snapshot is None else SegmentView.of(snapshot.events)
+        self._next_offset = self._saved_offset = self.start
+        self._moved = threading.Condition(threading.RLock())
+        self._listeners: list[dict[int, InvalidTransition]] = []
+        self._end: PenstockError | None = None
+
+    @property
+    def next_offset(self) -> int:
+        """Everything below it is applied."""
+        return self._next_offset
+
+    def apply(self, record: MetadataRecord) -> None:
+        """Apply the next record, or go past it. Raises `RecordsMissing` if it is not the next."""
+        decoded = self._decoded(record)
+        with self._moved:
+            if self._end is not None or record.offset < self._next_offset:
+                return
+            if record.offset > self._next_offset:
+                raise RecordsMissing(
+                    f"metadata partition {self.partition} went from offset {self._next_offset} to {record.offset}"
+                )
+            refusal = decoded if isinstance(decoded, _Skipped) else self._applied(decoded)
+            if refusal is None:
+                metrics.catalog_events_applied.inc()
+            else:
+                self._skip(record, refusal)
+            self._next_offset += 1
+            self._moved.notify_all()
+
+    def read(self, question: Callable[[SegmentView], _Answer]) -> _Answer:
+        """Ask the view. Raises `NotReady`, or why this ended."""
+        with self._moved:
+            if self._end is not None:
+                raise _again(self._end)
+            if not self._is_ready():
+                raise self._not_ready()
+            return question(self._view)
+
+    def changes(self, event: SegmentEvent, until: float) -> bool:
+        """Wait until it is ready, and say whether an event would change anything. Raises `InvalidTransition`."""
+        with self._moved:
+            if not self._wait(self._is_ready, until):
+                raise self._not_ready()
+            return self._view.check(event)
+
+    @contextmanager
+    def listening(self) -> Iterator[dict[int, InvalidTransition]]:
+        """Hear of each offset that is refused from now on; a publish may be applied before it returns its offset."""
+        refusals: dict[int, InvalidTransition] = {}
+        with self._moved:
+            self._listeners.append(refusals)
+        try:
+            yield refusals
+        finally:
+            with self._moved:
+                self._listeners = [one for one in self._listeners if one is not refusals]
+
+    def wait_for(self, offset: int, until: float) -> None:
+        """Return when an offset is applied. Raises `NotReady` if it is not in time, or why this ended."""
+        with self._moved:
+            if not self._wait(lambda: self._next_offset > offset, until):
+                raise NotReady(f"metadata partition {self.partition} has applied the offsets below {self._next_offset}")
+
+    def end(self, why: PenstockError) -> None:
+        """From now on nothing is applied and nothing is answered; whoever waits is told why."""
+        with self._moved:
+            if self._end is None:
+                self._end = why
+                self._moved.notify_all()
+
+    def unsaved(self) -> Snapshot | None:
+        """What a snapshot would be now; None if it would be the one that it began with, or that was saved last."""
+        with self._moved:
+            if self._next_offset == self._saved_offset:
+                return None
+            return Snapshot(self.partition, self._partition_count, self._next_offset, self._view.events())
+
+    def saved(self, snapshot: Snapshot) -> None:
+        """A snapshot is on disk."""
+        self._saved_offset = snapshot.next_offset
+
+    def _is_ready(self) -> bool:
+        return self.mark is not None and self._next_offset >= self.mark
+
+    def set_mark(self, mark: int) -> None:
+        """The log's mark is known now."""
+        with self._moved:
+            self.mark = mark
+            self._moved.notify_all()
+
+    def _not_ready(self) -> NotReady:
+        goal = "the log's high-water mark is not known: assign again" if self.mark is None else f"of {self.mark}"
+        return NotReady(f"metadata partition {self.partition} is catching up: {self._next_offset} applied, {goal}")
+
+    def _wait(self, is_so: Callable[[], bool], until: float) -> bool:
+        while self._end is None and not is_so():
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self._moved.wait(min(left, threading.TIMEOUT_MAX))
+        if self._end is not None:
+            raise _again(self._end)
+        return True
+
+    def _decoded(self, record: MetadataRecord) -> SegmentEvent | _Skipped:
+        try:
+            event = decode_event(record.payload)
+            belongs = metadata_partition_for(partition_of(event), self._partition_count)
+        except CorruptData as error:
+            return _Skipped("corrupt", str(error))
+        except Exception as error:  # noqa: BLE001  one record must not stop the others
+            _log.exception("reading offset %d of metadata partition %d failed", record.offset, record.partition)
+            return _Skipped("failed", repr(error))
+        if belongs != self.partition:
+            return _Skipped("misplaced", f"it belongs to metadata partition {belongs}")
+        return event
+
+    def _applied(self, event: SegmentEvent) -> _Skipped | None:
+        try:
+            self._view.apply(event)
+        except InvalidTransition as error:
+            return _Skipped("refused", str(error))
+        except Exception as error:  # noqa: BLE001  one record must not stop the others
+            _log.exception("applying %r failed", event)
+            return _Skipped("failed", repr(error))
+        return None
+
+    def _skip(self, record: MetadataRecord, skipped: _Skipped) -> None:
+        metrics.catalog_events_skipped.labels(skipped.reason).inc()
+        _log.warning(
+            "went past offset %d of metadata partition %d (%s): %s",
+            record.offset,
+            record.partition,
+            skipped.reason,
+            skipped.message,
+        )
+        for refusals in self._listeners:
+            refusals[record.offset] = InvalidTransition(skipped.message)
+
+
+def _again(error: PenstockError) -> PenstockError:
+    """Another one that says the same: many threads may raise it, and each adds its own traceback."""
+    return type(error)(*error.args)
+
+
+class _Skipped:
+    """Why an event was not applied."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        self.message = message

@@ -1,0 +1,1 @@
+"""The metadata log on a Kafka topic."""

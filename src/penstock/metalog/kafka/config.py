@@ -1,0 +1,142 @@
+"""What a user's configuration of Kafka's client becomes for each of our clients, and what of it stays unsaid."""
+
+from __future__ import annotations
+
+import importlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from penstock.core import get_logger
+from penstock.errors import InvalidInput
+from penstock.metalog.kafka.clients import client_of
+
+_log = get_logger("penstock.metalog.kafka")  # of what the client itself says: it has threads of its own
+
+# Whatever may hold a credential: passwords, secrets, keys, tokens, and what is a list of such.
+_SECRET = ("password", "secret", "token", "pem", "assertion", "oauthbearer.config", "jaas", "credential")
+
+_ALL = ("all", "-1", -1)
+_YES = (True, "true")
+
+# Bounded memory, and an answer soon: Kafka's defaults are for throughput. A user's own settings win.
+_CONSUMER_DEFAULTS: Mapping[str, object] = {
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 16_384,
+    "fetch.max.bytes": 16_777_216,
+    "fetch.wait.max.ms": 100,  # a partition that is added waits for the request under way
+    "fetch.queue.backoff.ms": 20,
+}
+_DEFAULTS: Mapping[str, object] = {"reconnect.backoff.max.ms": 2_000}
+
+
+def kafka_client() -> ModuleType:
+    """The package `confluent_kafka`, which is imported when the first log is opened."""
+    try:
+        importlib.import_module("confluent_kafka.admin")
+        return importlib.import_module("confluent_kafka")
+    except ImportError as missing:
+        raise InvalidInput(
+            f"KafkaMetadataLog needs the extra `kafka`: pip install 'penstock[kafka]' ({missing})"
+        ) from None
+
+
+@dataclass(frozen=True)
+class KafkaConfig:
+    """A checked configuration. It is never shown: it may hold credentials."""
+
+    _given: Mapping[str, Any] = field(repr=False)
+    delivery_timeout: float
+
+    @classmethod
+    def checked(cls, given: object, timeout: float) -> KafkaConfig:
+        """Accept a mapping of the client's settings, or bootstrap servers; refuse what would weaken the log."""
+        if isinstance(given, str):
+            given = {"bootstrap.servers": given}
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise InvalidInput(
+                f"config must be a mapping of Kafka's settings, or bootstrap servers, not {type(given).__name__}"
+            )
+        config = dict(given)
+        if not (config.get("bootstrap.servers") or config.get("metadata.broker.list")):
+            raise InvalidInput("config must have `bootstrap.servers`, such as 'broker-1:9092,broker-2:9092'")
+        for name in ("acks", "request.required.acks"):
+            if config.pop(name, "all") not in _ALL:
+                raise InvalidInput(
+                    f"{name} must be 'all', which is the default: a record is durable when it is published"
+                )
+        if config.pop("enable.idempotence", True) not in _YES:
+            raise InvalidInput("enable.idempotence must be true, which is the default: a record is in the log once")
+        if "transactional.id" in config:
+            raise InvalidInput("transactional.id cannot be set: the marks of transactions take offsets, and leave gaps")
+        times = [config.pop(name, None) for name in ("delivery.timeout.ms", "message.timeout.ms")]
+        milliseconds = next((time for time in times if time is not None), round(timeout * 1000))
+        try:
+            delivery_timeout = int(milliseconds) / 1000
+        except (TypeError, ValueError):
+            delivery_timeout = 0.0
+        if delivery_timeout <= 0:
+            raise InvalidInput(f"delivery.timeout.ms must be a number above 0, not {milliseconds!r}")
+        return cls(config, delivery_timeout)
+
+    def admin(self) -> Any:
+        """A client that looks at topics and makes them."""
+        return self._client("admin.AdminClient", self._shared())
+
+    def producer(self) -> Any:
+        """A producer whose records are durable, in order, and there once."""
+        return self._client(
+            "Producer",
+            self._shared()
+            | {
+                "acks": "all",
+                "enable.idempotence": True,
+                "allow.auto.create.topics": False,
+                "delivery.timeout.ms": round(self.delivery_timeout * 1000),
+            },
+        )
+
+    def consumer(self) -> Any:
+        """A consumer that follows what it is told, and leaves no trace: it never commits, and joins no group.
+
+        The client wants a group's name all the same, and asks for its coordinator. One in the config is a prefix, for
+        brokers that allow the names that begin so.
+        """
+        prefix = self._given.get("group.id", "penstock-metalog")
+        config = dict(_CONSUMER_DEFAULTS) | self._shared()
+        return self._client(
+            "Consumer",
+            config
+            | {
+                "group.id": f"{prefix}-{uuid.uuid4().hex}",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": False,
+                "auto.offset.reset": "error",
+                "allow.auto.create.topics": False,
+            },
+        )
+
+    def without_secrets(self, text: object) -> str:
+        """What the client says, without any credential that it repeats."""
+        said = str(text)
+        for name, value in self._given.items():
+            if value and any(word in name for word in _SECRET):
+                said = said.replace(str(value), "***")
+        return said
+
+    def _shared(self) -> dict[str, Any]:
+        return dict(_DEFAULTS) | dict(self._given)
+
+    def _client(self, kind: str, config: dict[str, Any]) -> Any:
+        package = kafka_client()
+        make: Any = package
+        for name in kind.split("."):
+            make = getattr(make, name)
+        try:
+            return client_of(make, {"logger": _log} | config)
+        except (package.KafkaException, TypeError, ValueError) as error:
+            # Not chained: what the client says may repeat a value.
+            raise InvalidInput(f"config is refused by Kafka's client: {self.without_secrets(error)}") from None

@@ -1,0 +1,1 @@
+"""The metadata log on an object store."""

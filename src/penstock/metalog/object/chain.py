@@ -1,0 +1,213 @@
+"""The objects of one partition of an object log: each is named by its first offset, and ends where the next begins."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.core import get_logger
+from penstock.errors import CorruptData, NotFound
+from penstock.metalog.object.format import LogObject, decode, decode_many
+from penstock.metalog.object.recent_objects import RecentObjects
+from penstock.storage import ObjectStore, get_at_most, url_of
+
+HINT_EVERY = 64
+"""After so many objects the hint moves on; whoever walks looks at it as often."""
+ROLL_UP_EVERY = 1000
+_LONG_CHAIN = 20_000  # objects: to list so many takes dozens of requests
+
+_MAX_HINT_BYTES = 1 << 10
+_NAME = re.compile(r"[0-9]{20}")
+_ROLL_UP = re.compile(r"([0-9]{20})-([0-9]{1,20})")
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a chain ends, as far as is known: the next offset, and how many objects there are before it."""
+
+    offset: int
+    objects: int
+
+
+@dataclass(frozen=True, slots=True)
+class RollUp:
+    """A copy of some objects in a row, from the first offset up to the end."""
+
+    first: int
+    end: int
+    path: str
+
+
+class Chain:
+    """One partition of an object log. It remembers how far the chain was when it was read or written last."""
+
+    def __init__(self, store: ObjectStore, partition: int, recent: RecentObjects) -> None:
+        self.store = store
+        self.partition = partition
+        self._recent = recent
+        self._end: End | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def known_end(self) -> End | None:
+        """An end that it had; it may be further now. None: nobody has looked yet."""
+        return self._end
+
+    def path(self, first: int) -> str:
+        """Where the object is that begins at an offset."""
+        return f"{self.partition}/{first:020d}"
+
+    def where(self, path: str) -> str:
+        """A path of the store, for people."""
+        return f"{url_of(self.store)}/{path}"
+
+    def read(self, first: int) -> LogObject | None:
+        """The object that begins at an offset, or None. Raises `CorruptData` naming it, and `StorageError`."""
+        found = self._recent.get(self.partition, first)
+        return found if found is not None else self.fetch(first)
+
+    def fetch(self, first: int) -> LogObject | None:
+        """The same, asking the store in any case."""
+        path = self.path(first)
+        try:
+            data = self.store.get(path).data
+        except NotFound:
+            return None
+        try:
+            found = decode(data)
+        except CorruptData as error:
+            raise CorruptData(f"{self.where(path)}: {error}") from error
+        if found.first != first:
+            raise CorruptData(f"{self.where(path)} is a copy of the object that begins at {found.first}")
+        self.note(found)
+        return found
+
+    def note(self, found: LogObject) -> None:
+        """Remember an object that was read or written: it is of the chain."""
+        self._recent.add(self.partition, found)
+        with self._lock:
+            if self._end is None or found.end > self._end.offset:
+                self._end = End(found.end, found.number + 1)
+
+    def find_end(self) -> End:
+        """Walk to where the chain ends now. Raises `CorruptData` and `StorageError`."""
+        end = self._end or self._jump(End(0, 0)) or self._listed_end()
+        walked = 0
+        while (found := self.fetch(end.offset)) is not None:
+            end = End(found.end, found.number + 1)
+            walked += 1
+            if walked % HINT_EVERY == 0:
+                end = self._jump(end) or end
+        with self._lock:
+            if self._end is None:
+                self._end = end  # it is empty, and that is known now
+        return end
+
+    def locate(self, offset: int) -> tuple[int, Sequence[LogObject]]:
+        """The name to read from for an offset: of the object that has it, or of one before where it will be.
+
+        With what was read on the way, if that has it: objects in a row from that name on. Raises `CorruptData` and
+        `StorageError`.
+        """
+        end = self._end
+        if offset == 0 or (end is not None and offset == end.offset):
+            return offset, []
+        if (named := self.read(offset)) is not None:
+            return offset, [named]
+        rolled_up = self.roll_ups()
+        for one in rolled_up:
+            if one.first <= offset < one.end and (found := self.try_roll_up(one)):
+                found = [part for part in found if part.end > offset]
+                return found[0].first, found
+        if len(rolled_up) * ROLL_UP_EVERY >= _LONG_CHAIN:
+            hinted = self._hinted()
+            starts = [one.end for one in rolled_up] + ([hinted.first] if hinted else [])
+            for start in sorted((start for start in starts if start <= offset), reverse=True):
+                if self.read(start) is not None:
+                    return start, []
+        return max((name for name in self._names() if name <= offset), default=0), []
+
+    def hint(self, first: int) -> None:
+        """Name an object of the chain, for those who look for its end. It is no loss if this fails."""
+        try:
+            self.store.put(f"{self.partition}/hint", b"%020d" % first)
+        except Exception as error:  # noqa: BLE001  whatever a store raises: the record is in the log
+            _log.warning(
+                "could not write %s: %s; to find the end will take longer", self.where(f"{self.partition}/hint"), error
+            )
+
+    def hint_further(self, first: int) -> None:
+        """The same, unless the hint there names one that is further: others may have gone on long ago."""
+        try:
+            there = get_at_most(self.store, f"{self.partition}/hint", _MAX_HINT_BYTES).data
+        except Exception:  # noqa: BLE001  there is none, or the store does not say
+            there = b""
+        if not (_NAME.fullmatch(there.decode("ascii", "replace")) and int(there) >= first):
+            self.hint(first)
+
+    def roll_ups(self) -> list[RollUp]:
+        """The roll-ups of this partition, by where they begin; of several that begin together the longest first."""
+        found = []
+        for meta in self.store.list_objects(f"{self.partition}/rollups"):
+            if match := _ROLL_UP.fullmatch(meta.path.rpartition("/")[2]):
+                first, count = int(match[1]), int(match[2])
+                found.append(RollUp(first, first + count, meta.path))
+        return sorted(found, key=lambda one: (one.first, -one.end))
+
+    def read_roll_up(self, one: RollUp) -> Sequence[LogObject]:
+        """The objects in a roll-up. Raises `CorruptData` naming it, and `StorageError`."""
+        try:
+            objects = list(decode_many(self.store.get(one.path).data))
+        except CorruptData as error:
+            raise CorruptData(f"{self.where(one.path)}: {error}") from error
+        ends = [one.first, *(found.end for found in objects)]
+        if not objects or [found.first for found in objects] != ends[:-1] or ends[-1] != one.end:
+            raise CorruptData(f"{self.where(one.path)} does not have the offsets of its name, one after another")
+        return objects
+
+    def try_roll_up(self, one: RollUp) -> Sequence[LogObject]:
+        """The same, or none: then what it was made of is to be read. Raises `StorageError`."""
+        try:
+            return self.read_roll_up(one)
+        except (CorruptData, NotFound) as error:
+            _log.warning("a roll-up is passed over, and what it was made of is read: %s", error)
+            return []
+
+    def _names(self) -> list[int]:
+        names = (meta.path.split("/") for meta in self.store.list_objects(str(self.partition)))
+        return [int(parts[1]) for parts in names if len(parts) == 2 and _NAME.fullmatch(parts[1])]
+
+    def _listed_end(self) -> End:
+        names = self._names()
+        found = self.fetch(max(names)) if names else None
+        return End(0, 0) if found is None else End(found.end, found.number + 1)
+
+    def _jump(self, end: End) -> End | None:
+        """The end of the object that the hint names, if that is further."""
+        found = self._hinted()
+        return End(found.end, found.number + 1) if found is not None and found.end > end.offset else None
+
+    def _hinted(self) -> LogObject | None:
+        where = self.where(f"{self.partition}/hint")
+        try:
+            data = get_at_most(self.store, f"{self.partition}/hint", _MAX_HINT_BYTES).data
+        except NotFound:
+            return None
+        except CorruptData as error:
+            _log.warning("%s is no hint, and is ignored: %s", where, error)
+            return None
+        if not _NAME.fullmatch(data.decode("ascii", "replace")):
+            _log.warning("%s is no hint, and is ignored: %r", where, data[:40])
+            return None
+        try:
+            found = self.read(int(data))
+        except CorruptData as error:
+            _log.warning("%s names an object that cannot be read, and is ignored: %s", where, error)
+            return None
+        if found is None:
+            _log.warning("%s names %s, which is not there, and is ignored", where, data.decode())
+        return found

@@ -1,0 +1,1 @@
+"""`Pipeline`: from a buffer to a table, block by block, exactly once."""

@@ -1,0 +1,1 @@
+"""Spark's data source `penstock`: reads, streams and writes."""

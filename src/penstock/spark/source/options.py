@@ -1,0 +1,175 @@
+"""The options of a read, as Spark hands them over: text by text, with names in lower case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.buffer import ConsumerConfig
+from penstock.core import as_word, check_seconds, check_whole
+from penstock.errors import InvalidInput
+from penstock.storage import ObjectStore, open_store
+
+_DEFAULTS = ConsumerConfig()
+_TARGET_PARTITION_BYTES = 64 << 20  # as large as a producer makes a batch
+_SIZE = re.compile(r"(\d+)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_EARLIEST, _LATEST = "earliest", "latest"
+_LONGEST_SEQUENCE = 20  # digits of a number of 64 bits
+
+
+class ReadFormat(StrEnum):
+    """What `read` makes of a payload."""
+
+    RAW = "raw"
+    JSON = "json"
+    MSGPACK = "msgpack"
+
+
+class OnError(StrEnum):
+    """What becomes of a payload that does not parse."""
+
+    DLQ = "dlq"
+    SKIP = "skip"
+    FAIL = "fail"
+
+
+class OnCorruptBatch(StrEnum):
+    """What becomes of a batch object that is missing or cannot be read."""
+
+    FAIL = "fail"
+    DLQ = "dlq"
+
+
+class _Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of a read, checked. What is none of the data source's own is an option of the store."""
+
+    where: str
+    format: ReadFormat = ReadFormat.RAW
+    columns: str | None = None
+    on_error: OnError = OnError.DLQ
+    on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
+    group: str = "default"
+    starting_sequence: int | str | None = None
+    max_bytes: int | None = None
+    max_batches: int | None = None
+    max_records: int | None = None
+    self_regulation: bool = True
+    target_partition_bytes: int = _TARGET_PARTITION_BYTES
+    poll_interval: float = 0.5
+    manifest_path: str = _DEFAULTS.manifest_path
+    data_path_prefix: str = _DEFAULTS.data_path_prefix
+    control_directory: str | None = None  # a pipeline's own: how its process and the planner's talk
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Check the options of a read. Raises `InvalidInput` naming the option, the value and what is allowed."""
+        left = {name.lower(): value for name, value in given.items()}
+        where = left.pop("path", "")
+        if not where:
+            raise InvalidInput(
+                "the buffer's place is missing: give it to load(...), for example load('s3://bucket/events')"
+            )
+
+        def number(name: str, least: int = 1) -> int | None:
+            text = left.pop(name.lower(), None)
+            return None if text is None else whole_number(name, text, least)
+
+        def size(name: str) -> int | None:
+            text = left.pop(name.lower(), None)
+            return None if text is None else size_in_bytes(name, text)
+
+        options = cls(
+            where,
+            format=as_word("format", ReadFormat, left.pop("format", ReadFormat.RAW)),
+            columns=left.pop("columns", None),
+            on_error=as_word("onError", OnError, left.pop("onerror", OnError.DLQ)),
+            on_corrupt_batch=as_word("onCorruptBatch", OnCorruptBatch, left.pop("oncorruptbatch", OnCorruptBatch.FAIL)),
+            group=left.pop("group", "default"),
+            starting_sequence=_starting_sequence(left.pop("startingsequence", None)),
+            max_bytes=size("maxBytesPerTrigger"),
+            max_batches=number("maxBatchesPerTrigger"),
+            max_records=number("maxRecordsPerTrigger"),
+            self_regulation=as_word("selfRegulation", _Switch, left.pop("selfregulation", _Switch.ON)) is _Switch.ON,
+            target_partition_bytes=size("targetPartitionBytes") or _TARGET_PARTITION_BYTES,
+            poll_interval=_seconds("pollInterval", left.pop("pollinterval", "0.5")),
+            manifest_path=left.pop("manifestpath", _DEFAULTS.manifest_path),
+            data_path_prefix=left.pop("datapathprefix", _DEFAULTS.data_path_prefix),
+            control_directory=left.pop("controldirectory", None),
+            storage=left,
+        )
+        if options.columns is not None and options.format is ReadFormat.RAW:
+            raise InvalidInput(
+                "columns says what json or msgpack is parsed into: give format too, or leave columns out"
+            )
+        return options
+
+    @property
+    def may_cut_batches(self) -> bool:
+        """Whether a batch may be read in several ranges: where a broken one is set aside, it is so as a whole."""
+        return self.on_corrupt_batch is OnCorruptBatch.FAIL
+
+    def open(self) -> ObjectStore:
+        """Open the buffer's store."""
+        return open_store(self.where, **self.storage)
+
+    def consumer_config(self, *, gc: bool) -> ConsumerConfig:
+        """How a consumer of this buffer and group is set up."""
+        return ConsumerConfig(
+            manifest_path=self.manifest_path,
+            data_path_prefix=self.data_path_prefix,
+            group=self.group,
+            start="earliest" if self.starting_sequence is None else self.starting_sequence,
+            gc=gc,
+        )
+
+
+def whole_number(name: str, text: str, least: int) -> int:
+    """Read a whole number. Raises `InvalidInput` naming the option."""
+    try:
+        value: object = int(text)
+    except ValueError:
+        value = text
+    check_whole(name, value, least)
+    return int(text)
+
+
+def size_in_bytes(name: str, text: str) -> int:
+    """Read a number of bytes: `1048576`, `64m`, `1 GiB`. Raises `InvalidInput` naming the option.
+
+    >>> size_in_bytes("maxBytesPerTrigger", "64m")
+    67108864
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
+    if not size:
+        raise InvalidInput(f"{name} must be a number of bytes such as 1048576, 64m or 1g, and at least 1, not {text!r}")
+    return size
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value: object = float(text)
+    except ValueError:
+        value = text
+    check_seconds(name, value, zero=True)
+    return float(text)
+
+
+def _starting_sequence(text: str | None) -> int | str | None:
+    if text is None or text == _EARLIEST:
+        return None
+    if text == _LATEST:
+        return _LATEST
+    if text.isdecimal() and len(text) <= _LONGEST_SEQUENCE:
+        return int(text)
+    raise InvalidInput(f"startingSequence must be earliest, latest or a sequence, not {text[:100]!r}")

@@ -1,0 +1,184 @@
+"""The planner's side of a buffer: which batches there are, how large they are, and acks.
+
+It lives in one Python process on the driver, the only one that may take an epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from penstock.buffer import BatchDescriptor, Consumer, largest_object, record_count
+from penstock.errors import CorruptData, InvalidInput, NotFound
+from penstock.spark.source.options import ReadOptions
+from penstock.storage import ObjectStore, get_at_most, url_of
+
+_AT_ONCE = 1000  # descriptors taken from the manifest at a time
+_LOOKING = 16  # sizes asked for side by side
+
+
+class Planner:
+    """A consumer of the buffer, and the batches it knows of, by their sequences."""
+
+    def __init__(self, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._store = options.open()
+        self._consumer = Consumer(self._store, options.consumer_config(gc=True))
+        self._known: dict[int, BatchDescriptor] = {}
+        self._frontier = self._consumer.first_sequence
+        self._looked = clock()
+        self._has_collected = False
+
+    @cached_property
+    def buffer_id(self) -> str:
+        """Which buffer it is: an offset of another one is none of this."""
+        return str(self._consumer.buffer_id)
+
+    def sequence_of(self, offset: Mapping[str, Any]) -> int:
+        """The sequence in an offset of Spark's. Raises `InvalidInput` where it is of another buffer."""
+        found = offset.get("buffer")
+        if found != self.buffer_id:
+            which = "no buffer, as an earlier Penstock wrote it" if found is None else f"the buffer {found}"
+            raise InvalidInput(
+                f"the checkpoint is of {which}, and {self._where} is the buffer {self.buffer_id}: another one, or one "
+                "that was deleted and created again. Nothing is read or acked; use a new checkpoint for this buffer"
+            )
+        return int(offset["sequence"])
+
+    def offset(self, sequence: int) -> dict[str, Any]:
+        """An offset for Spark to keep: where reading goes on, and in which buffer."""
+        return {"buffer": self.buffer_id, "sequence": sequence}
+
+    @property
+    def first_sequence(self) -> int:
+        """The first sequence that is not acked."""
+        return self._frontier
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that the next batch will get, as of the last look at the manifest."""
+        return self._consumer.next_sequence
+
+    def look(self, *, fresh: bool = False) -> bool:
+        """Look at the manifest again, if the last look is older than the poll interval. Raises `Fenced`."""
+        if not fresh and self._clock() - self._looked < self._options.poll_interval:
+            return False
+        self._take_more()
+        return True
+
+    def ack_before(self, start: int) -> None:
+        """Ack everything before a sequence. Raises `InvalidInput` if its checkpoint is not one of this queue."""
+        self._check_start(start)
+        if start == self._frontier:
+            return
+        self._know_through(start - 1)
+        self._consumer.ack_through(start - 1)
+        for sequence in range(self._frontier, start):
+            self._known.pop(sequence, None)
+        self._frontier = start
+
+    def _check_start(self, start: int) -> None:
+        if start < self._frontier:
+            raise InvalidInput(
+                f"the checkpoint goes on at sequence {start}, and {self._where} is acked up to {self._frontier - 1} "
+                f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what lies between "
+                "is gone; was it restored, or did another query read this group?"
+            )
+
+    def collect_if_due(self) -> None:
+        """Collect, if no process did for a while: a run that ends never comes to the collector's first interval."""
+        if not self._has_collected:
+            self._has_collected = True
+            self._consumer.collect_if_due()
+
+    def close(self) -> None:
+        """Close the consumer, which ends its collector. Raises `StorageError`."""
+        self._consumer.close()
+
+    def end_within(self, start: int, stop: int, budget: int | None) -> tuple[int, int]:
+        """How far a block from `start` may reach, at most to `stop`; and how many bytes that are.
+
+        The caps and the budget are for the sum of the batches; the first passes whatever it has.
+        """
+        options = self._options
+        most_bytes = min((most for most in (options.max_bytes, budget) if most is not None), default=None)
+        if options.max_batches is not None:
+            stop = min(stop, start + options.max_batches)
+        end, size, records = start, 0, 0
+        while end < stop:
+            for batch in self._sized(end, min(stop, end + _LOOKING * 4)):
+                size_then, records_then = size + (batch.size or 0), records + (batch.records or 0)
+                is_full = (most_bytes is not None and size_then > most_bytes) or (
+                    options.max_records is not None and records_then > options.max_records
+                )
+                if is_full and end > start:
+                    return end, size
+                end, size, records = batch.sequence + 1, size_then, records_then
+        return end, size
+
+    def batches(self, start: int, end: int) -> list[BatchDescriptor]:
+        """Ack everything before `start`, and return the batches from there up to `end`, with their sizes."""
+        self._check_start(start)
+        self._know_through(end - 1)  # before the ack: a block that is not of this queue acks nothing of it
+        self.ack_before(start)
+        return self._sized(start, end)
+
+    @property
+    def _where(self) -> str:
+        return f"{url_of(self._store)}/{self._options.manifest_path}"
+
+    def _know_through(self, last: int) -> None:
+        """Learn of everything up to a sequence. Raises `InvalidInput` if the queue does not reach that far."""
+        if last < self._frontier:
+            return  # a block without events: Spark plans the first one even so
+        while self._consumer.last_handed_out_sequence is None or self._consumer.last_handed_out_sequence < last:
+            if not self._take_more():
+                raise InvalidInput(
+                    f"the checkpoint knows of sequence {last}, and the next sequence of {self._where} is "
+                    f"{self.next_sequence}: it is not the buffer that the checkpoint was made with"
+                )
+
+    def _take_more(self) -> bool:
+        taken = self._consumer.next_descriptors(_AT_ONCE)
+        self._known.update((batch.sequence, batch) for batch in taken)
+        self._looked = self._clock()
+        return bool(taken)
+
+    def _sized(self, start: int, end: int) -> list[BatchDescriptor]:
+        self._know_through(end - 1)
+        batches = [self._known[sequence] for sequence in range(start, end)]
+        unknown = [batch for batch in batches if self._is_unknown(batch)]
+        if unknown:
+            sized = measured(self._store, unknown, count_records=self._options.max_records is not None)
+            self._known.update((batch.sequence, batch) for batch in sized)
+            batches = [self._known[sequence] for sequence in range(start, end)]
+        return batches
+
+    def _is_unknown(self, batch: BatchDescriptor) -> bool:
+        return batch.size is None or (batch.records is None and self._options.max_records is not None)
+
+
+def measured(store: ObjectStore, batches: Sequence[BatchDescriptor], *, count_records: bool) -> list[BatchDescriptor]:
+    """The batches with their sizes, and with how many records they have, asked of the store side by side.
+
+    A manifest of version 1 says neither. A batch that is gone or broken counts for nothing: reading it will tell.
+    """
+
+    def measure(batch: BatchDescriptor) -> BatchDescriptor:
+        if batch.size is not None and not (count_records and batch.records is None):
+            return batch
+        try:
+            if not count_records:
+                return replace(batch, size=store.head(batch.location).size)
+            data = get_at_most(store, batch.location, largest_object(batch)).data
+            return replace(batch, size=len(data), records=record_count(data))
+        except (NotFound, CorruptData, InvalidInput):
+            return replace(batch, size=0, records=0)
+
+    with ThreadPoolExecutor(_LOOKING, "penstock-sizes") as pool:
+        return list(pool.map(measure, batches))

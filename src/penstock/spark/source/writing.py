@@ -1,0 +1,164 @@
+"""The write side of the data source: tasks write data objects, and the driver enqueues a block's in one manifest write.
+
+A task that fails, runs twice or comes too late leaves objects that no manifest names; the collector takes those. So
+nobody sees anything of a block before its commit, and after it everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.buffer import BatchFormat, BlockAppender, BlockName, ProducerConfig, WrittenObject, join_to_size
+from penstock.core import as_word, check_whole
+from penstock.errors import InvalidInput
+from penstock.spark.source.options import size_in_bytes, whole_number
+from penstock.spark.source.write_rows import converter
+from penstock.storage import ObjectStore, open_store
+
+_DEFAULTS = ProducerConfig()
+_TARGET_BATCH_BYTES = 16 << 20
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWritten(WriterCommitMessage):
+    """What a task tells the driver: its objects in order, and the query it worked for, if that is a stream."""
+
+    objects: tuple[WrittenObject, ...]
+    query_id: str | None
+
+
+class BufferWriter(DataSourceArrowWriter):
+    """Writes a DataFrame into a buffer: `df.write.format("penstock").mode("append").save(url)`.
+
+    At least once: what a crashed driver committed is not known to the next. With the options `writer` and `transaction`
+    a block that comes again is not appended again; in a buffer of version 1, not while it is still queued. Raises
+    `InvalidInput` for `overwrite`, for an option or a column that it cannot take.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        left = _lower(options)
+        self._name = _block_name(left)
+        self._target = _Target.of(left, schema, overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:  # type: ignore[override]  # as Spark has it
+        """Write a task's rows as data objects. Raises `InvalidInput` naming a row that is no record."""
+        return self._target.write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Enqueue what all tasks wrote, in the order of the tasks, in one manifest write."""
+        written = _heard(messages)
+        self._target.append(written, self._name)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave everything as it is.
+
+        Nothing is deleted: Spark aborts after a failed commit too, and a commit that failed because its reply was lost
+        has made these objects live. What is no object of a manifest's is the collector's.
+        """
+
+
+class BufferStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream into a buffer: `df.writeStream.format("penstock")….start(url)`.
+
+    A block's name is the query id and the batch id, so one that comes again is not appended again; in a buffer of
+    version 1, not while it is still queued. A checkpoint that was deleted makes a new query id: its blocks are new.
+    Spark makes a new writer for each commit: it keeps nothing. Raises what `BufferWriter` raises.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        left = _lower(options)
+        if left.keys() & {"writer", "transaction"}:
+            raise InvalidInput("writer and transaction name a batch write; a stream's are its query id and batch id")
+        self._target = _Target.of(left, schema, overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:  # type: ignore[override]  # as Spark has it
+        """Write a task's rows as data objects. Raises `InvalidInput` naming a row that is no record."""
+        return self._target.write(iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Enqueue what all tasks of a block wrote, in the order of the tasks, in one manifest write."""
+        written = _heard(messages)
+        query = next((message.query_id for message in written if message.query_id), None)
+        if query is None and any(message.objects for message in written):
+            raise InvalidInput(f"no task of block {batchId} knows its query: {_QUERY_ID} is not set")
+        self._target.append(written, None if query is None else BlockName(query, batchId))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+        """Leave everything as it is, for the reason that `BufferWriter.abort` gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where rows go, and how. Made on the driver, so that what is wrong is said before any task runs."""
+
+    store: ObjectStore = field(repr=False)
+    config: ProducerConfig
+    schema: StructType
+    batch_bytes: int
+
+    @classmethod
+    def of(cls, left: dict[str, str], schema: StructType, overwrite: bool) -> _Target:
+        if overwrite:
+            raise InvalidInput("a buffer is append only: use mode('append'), or outputMode('append') for a stream")
+        where = left.pop("path", "")
+        if not where:
+            raise InvalidInput("the buffer's place is missing: give it to save(...) or start(...), or as option path")
+        left.pop("checkpointlocation", None)
+        config = ProducerConfig(
+            manifest_path=left.pop("manifestpath", _DEFAULTS.manifest_path),
+            data_path_prefix=left.pop("datapathprefix", _DEFAULTS.data_path_prefix),
+            compression=left.pop("compression", _DEFAULTS.compression),
+            format=_batch_format(left.pop("batchformat", None)),
+        )
+        batch_bytes = size_in_bytes("targetBatchBytes", left.pop("targetbatchbytes", str(_TARGET_BATCH_BYTES)))
+        check_whole("targetBatchBytes", batch_bytes, 1, config.max_batch_bytes)
+        converter(schema)
+        return cls(open_store(where, **left), config, schema, batch_bytes)
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskWritten:
+        context = TaskContext.get()
+        appender = BlockAppender(self.store, self.config)
+        try:
+            objects = [appender.write(batch) for batch in join_to_size(self._records(batches), self.batch_bytes)]
+        except InvalidInput as error:
+            raise InvalidInput(f"partition {context.partitionId() if context else 0}: {error}") from error
+        return TaskWritten(tuple(objects), context.getLocalProperty(_QUERY_ID) if context else None)
+
+    def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        convert = converter(self.schema)
+        before = 0
+        for batch in batches:
+            yield from convert(batch, before)
+            before += batch.num_rows
+
+    def append(self, written: Sequence[TaskWritten], name: BlockName | None) -> None:
+        objects = [one for message in written for one in message.objects]
+        BlockAppender(self.store, self.config).append(objects, name)
+
+
+def _heard(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
+    return [message for message in messages if isinstance(message, TaskWritten)]
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _batch_format(text: str | None) -> str | None:
+    return None if text is None else as_word("batchFormat", BatchFormat, text)
+
+
+def _block_name(left: dict[str, str]) -> BlockName | None:
+    writer, transaction = left.pop("writer", None), left.pop("transaction", None)
+    if writer is None and transaction is None:
+        return None
+    if not writer or transaction is None:
+        raise InvalidInput("writer and transaction name a write together: give both, or neither")
+    return BlockName(writer, whole_number("transaction", transaction, 0), left.pop("blockend", None))

@@ -1,0 +1,180 @@
+"""Which columns a table takes, and what its columns are once blocks with different ones are in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.errors import InvalidInput
+from penstock.spark.tables.commits import BlockCommit
+
+BLOCK = "block"
+"""The column that plain readers of a table see beside those that were written: which block a row is of."""
+
+# Those whose text says all of the value. A float's does not, and bytes may have none.
+_PARTITION_TYPES = (StringType, IntegralType, BooleanType, DateType, DecimalType, TimestampType, TimestampNTZType)
+
+
+def check_partition_by(partition_by: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of partition columns. Raises `InvalidInput` for names that cannot be right."""
+    if isinstance(partition_by, str) or not all(map(_is_name, partition_by)):
+        raise InvalidInput(f"partition_by must be a list of names of columns, not {partition_by!r}")
+    _refuse_twice(partition_by, "partition_by names")
+    _refuse_block(partition_by)
+    return tuple(partition_by)
+
+
+def check_columns(schema: StructType, partition_by: Sequence[str]) -> None:
+    """Refuse columns that a table cannot take. Raises `InvalidInput` naming the column."""
+    names = schema.fieldNames()
+    _refuse_twice(names, "the block has")
+    _refuse_block(names)
+    for name in partition_by:
+        if name not in names:
+            raise InvalidInput(f"partition_by names the column {name!r}, and the block has only {', '.join(names)}")
+        if not isinstance(schema[name].dataType, _PARTITION_TYPES):
+            kind = schema[name].dataType.simpleString()
+            raise InvalidInput(
+                f"partition_by names the column {name!r}, which is {kind}: it takes text, whole numbers, decimals, "
+                "booleans, dates and timestamps"
+            )
+    if len(partition_by) == len(names):
+        raise InvalidInput("partition_by names every column of the block, and files need at least one more")
+
+
+class Layout:
+    """Which columns a table takes. What it has is looked at once for each schema."""
+
+    def __init__(self, partition_by: Sequence[str], url: str) -> None:
+        self.partition_by = tuple(partition_by)
+        self._url = url
+        self._checked: StructType | None = None
+
+    def check(self, schema: StructType, find_commit: Callable[[], BlockCommit | None]) -> None:
+        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those of a block it has."""
+        check_columns(schema, self.partition_by)
+        if self._checked == schema:
+            return
+        found = find_commit()
+        if found is not None:
+            found.check_layout(self.partition_by, self._url)
+            check_fits(found.columns(), schema, self._url)
+        self._checked = schema
+
+
+def check_fits(before: StructType, schema: StructType, url: str) -> None:
+    """Raise `InvalidInput` where a block's columns cannot be read together with those that a table has."""
+    names = {name.lower(): name for name in before.fieldNames()}
+    for name in schema.fieldNames():
+        if names.get(name.lower(), name) != name:
+            known = names[name.lower()]
+            raise InvalidInput(f"the table {url} has a column {known!r}, and Spark cannot tell {name!r} from it")
+    try:
+        _merge_fields(nullable_columns(before), schema, "")
+    except _Differs as error:
+        raise InvalidInput(
+            f"the column {error.column!r} is {error.one.simpleString()} in the table {url}, not "
+            f"{error.other.simpleString()}: write to another table, or cast it"
+        ) from None
+
+
+def merged_columns(commits: Iterable[BlockCommit]) -> StructType:
+    """All columns of some blocks, each nullable, in the order in which they came.
+
+    Raises `InvalidInput` if a column has different types.
+    """
+    merged = StructType([])
+    for commit in commits:
+        try:
+            merged = _merge_fields(merged, commit.columns(), "")
+        except _Differs as error:
+            raise InvalidInput(
+                f"the column {error.column!r} is {error.one.simpleString()} in earlier blocks of the table and "
+                f"{error.other.simpleString()} in the block {commit.block}: they cannot be read together"
+            ) from None
+    return merged
+
+
+def nullable(kind: DataType) -> DataType:
+    """The same type with nulls allowed everywhere: what a reader may say of many blocks."""
+    if isinstance(kind, StructType):
+        return nullable_columns(kind)
+    if isinstance(kind, ArrayType):
+        return ArrayType(nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(nullable(kind.keyType), nullable(kind.valueType))
+    return kind
+
+
+def nullable_columns(schema: StructType) -> StructType:
+    """The same columns with nulls allowed everywhere."""
+    return StructType([StructField(field.name, nullable(field.dataType), True, field.metadata) for field in schema])
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark reads it: a dot in it is no path.
+
+    >>> quoted("a.b")
+    '`a.b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+class _Differs(Exception):
+    def __init__(self, column: str, one: DataType, other: DataType) -> None:
+        super().__init__(column)
+        self.column, self.one, self.other = column, one, other
+
+
+def _merge_fields(one: StructType, other: StructType, above: str) -> StructType:
+    fields = {field.name: field for field in one}
+    for field in nullable_columns(other):
+        known = fields.get(field.name)
+        kind = field.dataType if known is None else _merge(known.dataType, field.dataType, above + field.name)
+        fields[field.name] = StructField(field.name, kind, True, (known or field).metadata)
+    return StructType(list(fields.values()))
+
+
+def _merge(one: DataType, other: DataType, column: str) -> DataType:
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return _merge_fields(one, other, f"{column}.")
+    if isinstance(one, ArrayType) and isinstance(other, ArrayType):
+        return ArrayType(_merge(one.elementType, other.elementType, f"{column}.element"))
+    if isinstance(one, MapType) and isinstance(other, MapType) and one.keyType == other.keyType:
+        return MapType(one.keyType, _merge(one.valueType, other.valueType, f"{column}.value"))
+    if one != other:
+        raise _Differs(column, one, other)
+    return one
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name != ""
+
+
+def _refuse_twice(names: Sequence[str], where: str) -> None:
+    # Without regard to case, as Spark compares names.
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise InvalidInput(f"{where} the column {name!r} twice")
+        seen.add(name.lower())
+
+
+def _refuse_block(names: Sequence[str]) -> None:
+    taken = next((name for name in names if name.lower() == BLOCK), None)
+    if taken is not None:
+        raise InvalidInput(f"the column {taken!r} is in the way: a table has its blocks in directories of that name")

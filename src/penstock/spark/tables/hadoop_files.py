@@ -1,0 +1,128 @@
+"""HDFS, or any other file system that Spark's Hadoop knows, under a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from penstock.errors import InvalidInput, StorageError
+from penstock.spark.tables.commits import BlockFile
+from penstock.storage import redact
+
+
+class HadoopFiles:
+    """A file system through Hadoop's `FileContext`, whose rename fails in one step if the target is there.
+
+    Raises `InvalidInput` for a scheme that Hadoop does not know.
+    """
+
+    def __init__(self, spark: SparkSession, url: str) -> None:
+        jvm: Any = spark._jvm
+        self._hadoop = jvm.org.apache.hadoop.fs
+        self._to_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
+        # One that is there may not be replaced, and the array is how Java takes a list of options.
+        rename = self._hadoop.Options.Rename
+        self._as_new = spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]
+        self._as_new[0] = rename.NONE
+        configuration = spark._jsparkSession.sessionState().newHadoopConf()
+        try:
+            at = self._hadoop.Path(url)
+            self._system: Any = at.getFileSystem(configuration)
+            self._context: Any = self._hadoop.FileContext.getFileContext(at.toUri(), configuration)
+        except Py4JJavaError as error:
+            raise InvalidInput(f"{redact(url)} is no place for a table: {_text(error)}") from error
+
+    def spark_path(self, path: str) -> str:
+        """How Spark calls a path: the same."""
+        return path
+
+    def read(self, path: str) -> bytes | None:
+        """A file's content; None if there is no such file."""
+        with _said(f"read {path}"):
+            try:
+                stream = self._system.open(self._path(path))
+            except Py4JJavaError as error:
+                if _is_missing(error):
+                    return None
+                raise
+            try:
+                return bytes(self._to_bytes(stream))
+            finally:
+                stream.close()
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a new file, in a new directory if need be, durably."""
+        with _said(f"write {path}"):
+            stream = self._system.create(self._path(path), False)
+            try:
+                stream.write(bytearray(data))
+                stream.hsync()
+            finally:
+                stream.close()
+
+    def names(self, path: str) -> list[str]:
+        """What is in a directory: nothing, if there is none."""
+        with _said(f"list {path}"):
+            try:
+                return [status.getPath().getName() for status in self._system.listStatus(self._path(path))]
+            except Py4JJavaError as error:
+                if _is_missing(error):
+                    return []
+                raise
+
+    def finish(self, path: str) -> list[BlockFile]:
+        """Describe the data files. Spark leaves nothing beside them here."""
+        found = []
+        with _said(f"look through {path}"):
+            top = self._system.makeQualified(self._path(path)).toUri()
+            files = self._system.listFiles(self._path(path), True)
+            while files.hasNext():
+                status = files.next()
+                if status.getPath().getName().endswith(".parquet"):
+                    relative = top.relativize(status.getPath().toUri()).getPath()
+                    found.append(BlockFile(relative, status.getLen()))
+        return found
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, and those above it, if it is not there."""
+        with _said(f"make {path}"):
+            self._system.mkdirs(self._path(path))
+
+    def move(self, path: str, to: str) -> None:
+        """Rename a directory, in one step. Fails if there is one of that name."""
+        with _said(f"rename {path} to {to}"):
+            self._context.rename(self._path(path), self._path(to), self._as_new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory and what is in it; nothing happens if it is not there."""
+        with _said(f"remove {path}"):
+            self._system.delete(self._path(path), True)
+
+    def sync(self, path: str) -> None:
+        """Nothing to do: what is closed is as durable as the file system's replicas make it."""
+
+    def settle(self, path: str) -> None:
+        """Nothing to do: names are durable when they are made."""
+
+    def _path(self, path: str) -> Any:
+        return self._hadoop.Path(path)
+
+
+@contextmanager
+def _said(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise StorageError(redact(f"could not {what}: {_text(error)}")) from error
+
+
+def _is_missing(error: Py4JJavaError) -> bool:
+    return bool(error.java_exception.getClass().getName() == "java.io.FileNotFoundException")
+
+
+def _text(error: Py4JJavaError) -> str:
+    return redact(str(error.java_exception.toString()))
