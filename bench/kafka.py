@@ -151,7 +151,7 @@ def broker(root: Path) -> Iterator[str]:
         yield given
         return
     jars = os.environ.get("PENSTOCK_KAFKA_JARS") or _jars()
-    from tests.metalog.kafka_broker import Broker
+    from tests.support.kafka_broker import Broker
 
     try:
         started = Broker(Path(jars), root)

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from prometheus_client import Counter, Gauge, Histogram
 
 from penstock import metrics
-from tests import manifests, servers
-from tests.processes import Child, Start
-from tests.servers import BUCKET, AzureServer, S3Server
+from tests.support import manifests, servers
+from tests.support.processes import Child, Start
+from tests.support.servers import BUCKET, AzureServer, S3Server
 
 _SPARK = Path(__file__).parent / "spark"
 

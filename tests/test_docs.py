@@ -11,8 +11,8 @@ import pytest
 
 from penstock import metrics
 from penstock.testing import Fault
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")

@@ -20,10 +20,9 @@ from penstock import Consumer, ConsumerConfig
 from penstock.engine import BatchEngine, EngineConfig, WorkBatch
 from penstock.errors import PenstockError
 from penstock.records import Record
-from tests.forked_objects import CASES, ended, fill, locks_held
-from tests.processes import PATIENCE, Parent, Start, in_forked_child
-
-ROOT = Path(__file__).parents[1]
+from tests.support.forked_objects import CASES, ended, fill, locks_held
+from tests.support.processes import PATIENCE, Parent, Start, in_forked_child
+from tests.support.repository import ROOT
 
 # A thread that holds the lock of an engine is one that runs it, which is a case of its own.
 LOCKED = [name for name in CASES if name != "BatchEngine"]
@@ -62,7 +61,7 @@ def test_it_is_the_same_while_a_thread_of_the_parent_holds_every_lock(start: Sta
 
 
 def answer_of_program(folder: Path, how: str) -> Any:
-    command = [sys.executable, "-m", "tests.forked_objects", str(folder), how]
+    command = [sys.executable, "-m", "tests.support.forked_objects", str(folder), how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3 * PATIENCE)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])

@@ -17,7 +17,7 @@ import pytest
 import penstock
 
 SOURCE = Path(penstock.__file__).parent
-PACKAGES = ["penstock", *(f"penstock.{name}" for name in ("storage", "queue", "buffer", "metalog", "engine"))]
+PACKAGES = ["penstock", *(f"penstock.{name}" for name in ("core", "storage", "queue", "buffer", "metalog", "engine"))]
 HEAVY = {
     "asyncio",
     "confluent_kafka",
@@ -95,7 +95,8 @@ def test_what_type_checkers_see_is_what_is_there(package: ModuleType) -> None:
     checked, later, submodules = tables_of(package)
     assert checked.pop(package.__name__, []) == submodules
     assert checked == later
-    assert sorted(name for names in later.values() for name in names) == sorted(package.__all__)
+    # A package also has names for the other packages, which are no part of the public contract.
+    assert set(package.__all__) <= {name for names in later.values() for name in names}
 
 
 def test_every_public_name_can_be_had(package: ModuleType) -> None:
@@ -145,7 +146,7 @@ def test_a_class_is_pickled_by_the_module_that_defines_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["penstock", "penstock.storage", "penstock.queue", "penstock.buffer", "penstock.engine"]
+    "name", ["penstock", "penstock.core", "penstock.storage", "penstock.queue", "penstock.buffer", "penstock.engine"]
 )
 def test_the_type_hints_of_public_classes_can_be_resolved(name: str) -> None:
     package = importlib.import_module(name)

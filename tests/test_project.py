@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.storage import ObjectStore, open_store
-from tests import manifests
-from tests.servers import BUCKET, S3Server
+from tests.support import manifests
+from tests.support.servers import BUCKET, S3Server
 
 _HERE = Path(__file__).parent
 KINDS = ("memory", "disk", "s3")
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Everything here holds on both versions of the manifest; a file about one of them says so, as `MANIFESTS`."""
-    if "formats" not in metafunc.module.__name__.split("."):
+    if "format" not in metafunc.module.__name__.split("."):
         metafunc.parametrize("manifest", getattr(metafunc.module, "MANIFESTS", manifests.KINDS), indirect=True)
 
 

@@ -18,8 +18,8 @@ from penstock.records import Record, records_from_arrow, records_to_arrow, size_
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.waiting import Background, Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.waiting import Background, Gate
 
 
 def test_a_block_is_enqueued_in_order_and_read_back(store: ObjectStore) -> None:

@@ -11,7 +11,7 @@ from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, queued, write
-from tests.buffer.producer.hooked_store import HookedStore
+from tests.support.hooked_store import HookedStore
 
 MANIFESTS = ["opendata"]
 

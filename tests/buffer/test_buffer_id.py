@@ -17,8 +17,8 @@ from penstock.buffer.manifest.v2.head import decode_head
 from penstock.errors import InvalidInput
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests import manifests
-from tests.processes import PATIENCE
+from tests.support import manifests
+from tests.support.processes import PATIENCE
 
 MANIFEST = "ingest/manifest"
 OWNER = "ingest/.owner"

@@ -11,8 +11,8 @@ from penstock.buffer.manifest.upgrade import upgrade
 from penstock.buffer.manifest.v1.buffer_id import id_path
 from penstock.errors import Fenced, InvalidInput
 from penstock.storage import ObjectStore
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.processes import PATIENCE
+from tests.support.hooked_store import HookedStore
+from tests.support.processes import PATIENCE
 
 MANIFEST = "ingest/manifest"
 OPENERS: dict[str, Callable[[ObjectStore], object]] = {

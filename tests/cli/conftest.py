@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.command import Here
+from tests.support.command import Here
 
 
 @pytest.fixture

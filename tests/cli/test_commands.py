@@ -12,7 +12,7 @@ import typer
 
 import penstock.cli
 from penstock.cli.commands import COMMANDS
-from tests.cli.command import Here, run
+from tests.support.command import Here, run
 from tests.test_lazy_names import run as run_code
 
 HEAVY = {"pyarrow", "prometheus_client", "obstore", "rocksdict", "pyspark", "py4j", "msgspec", "asyncio", "http.server"}

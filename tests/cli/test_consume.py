@@ -15,8 +15,8 @@ import pytest
 from penstock import Consumer, Producer, ProducerConfig, Record
 from penstock.buffer import Manifest
 from penstock.errors import Fenced
-from tests.cli.command import Here, run
-from tests.processes import PATIENCE
+from tests.support.command import Here, run
+from tests.support.processes import PATIENCE
 
 MAIN = "from penstock.cli.app import main; main()"
 

@@ -17,8 +17,8 @@ from penstock.buffer import Manifest
 from penstock.cli.demo import Pushed, make_place
 from penstock.errors import PenstockError
 from penstock.queue import queues_in
-from tests.cli.command import run, run_for
 from tests.spark.conftest import CHECK_JAVA
+from tests.support.command import run, run_for
 
 PUSHED = Pushed("", services=2, events=500)
 

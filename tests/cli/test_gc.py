@@ -13,7 +13,7 @@ from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
 from penstock.buffer import GarbageCollector, Manifest
 from penstock.errors import StorageError
 from penstock.storage import DeleteResult, LocalStore
-from tests.cli.command import Here
+from tests.support.command import Here
 
 DAY = 86_400.0
 EACH_ALONE = ProducerConfig(flush_size_bytes=1)

@@ -13,7 +13,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
 from penstock.buffer import Manifest
 from penstock.errors import Fenced
-from tests.cli.command import Here, run
+from tests.support.command import Here, run
 
 
 def fill(buffer: Path, batches: int = 3, manifest_format: str = "native") -> None:

@@ -14,8 +14,8 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, open_store
 from penstock.buffer import Manifest
 from penstock.storage import ObjectStore
-from tests.cli.command import Here, run
-from tests.servers import BUCKET, S3Server
+from tests.support.command import Here, run
+from tests.support.servers import BUCKET, S3Server
 
 
 def fill(store: ObjectStore | Path, manifest_path: str = "ingest/manifest") -> list[str]:

@@ -24,8 +24,8 @@ from penstock.metalog import (
 )
 from penstock.metalog.object.format import encode
 from penstock.storage import ObjectStore
-from tests.cli.command import Here, Said
-from tests.servers import BUCKET, S3Server
+from tests.support.command import Here, Said
+from tests.support.servers import BUCKET, S3Server
 
 TP = TopicIdPartition(UUID(int=7), "orders [red]\x1b[31m", 3)
 SEGMENT = SegmentId(TP, UUID(int=8))

@@ -15,10 +15,10 @@ import pytest
 
 from penstock import Consumer, ConsumerConfig, Record, open_store, peek
 from penstock.buffer import Manifest
-from tests.cli.command import run
-from tests.processes import PATIENCE
-from tests.servers import BUCKET, S3Server
-from tests.waiting import Background
+from tests.support.command import run
+from tests.support.processes import PATIENCE
+from tests.support.servers import BUCKET, S3Server
+from tests.support.waiting import Background
 
 ALL = 1_000_000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import rocksdict
 
 from penstock import DurableEventQueue
-from tests.cli.command import run
+from tests.support.command import run
 
 
 def test_a_queue_is_dumped_and_nothing_is_taken(tmp_path: Path) -> None:

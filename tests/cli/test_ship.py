@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Consumer, ConsumerConfig, DurableEventQueue
-from tests.cli.command import run
-from tests.processes import PATIENCE
+from tests.support.command import run
+from tests.support.processes import PATIENCE
 
 
 def fill(path: Path, events: list[bytes]) -> None:

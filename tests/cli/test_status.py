@@ -18,8 +18,8 @@ from penstock.buffer.locations import Names
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.cli.status import look
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectMeta, open_store
-from tests.cli.command import Here, run
-from tests.servers import BUCKET, S3Server
+from tests.support.command import Here, run
+from tests.support.servers import BUCKET, S3Server
 
 
 def fill(buffer: Path | str, batches: int = 3, *, at: float = 1_000_000.0, manifest_format: str = "native") -> None:

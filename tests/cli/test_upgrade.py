@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
 from penstock.buffer import Manifest
-from tests.cli.command import Here
+from tests.support.command import Here
 
 WARNING = "OpenData's producers and consumers cannot read version 2: they must be stopped by now.\n"
 

@@ -10,7 +10,7 @@ from penstock.buffer.groups import Writers
 from penstock.buffer.producer.block_appender import BlockAppender, BlockName
 from penstock.records import values_to_arrow
 from penstock.storage import open_store
-from tests.cli.command import Here
+from tests.support.command import Here
 
 QUERY = "5f2b7c7e-8f0c-4b57-9d7e-0a4f6f5e9b11"
 

@@ -22,9 +22,9 @@ from penstock.engine import BatchEngine, CommitMode, DeadLetter, DlqPolicy, Engi
 from penstock.errors import DeadLetterRouteFailed, EngineError, InvalidInput, ProcessFailed, SinkFailed, StorageError
 from penstock.testing import Fault as StoreFault
 from penstock.testing import FaultyStore
-from tests.buffer.producer.looking import entries
 from tests.engine.doubles import Fault, Watched, through
-from tests.waiting import A_WHILE, NEVER, Background, Gate
+from tests.support.looking import entries
+from tests.support.waiting import A_WHILE, NEVER, Background, Gate
 
 QUICK = EngineConfig(recv_timeout=0)
 done = list[object]()

@@ -24,7 +24,7 @@ from penstock.errors import CommitFailed
 from tests.buffer.consumer.queues import NO_GC, fill, kept
 from tests.engine.doubles import Interrupts, Sink, regulated, through
 from tests.engine.sources import plant
-from tests.waiting import Background
+from tests.support.waiting import Background
 
 PAYLOADS = [b"0", b"1"]  # two blocks
 LOOP = ("engine/block_loop.py", "engine/inbound.py", "engine/batch_engine.py", "engine/memory_guard.py")

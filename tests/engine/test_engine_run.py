@@ -37,8 +37,8 @@ from tests.engine.doubles import (
     regulated,
     through,
 )
-from tests.engine.readings import reading
-from tests.waiting import Background, Gate
+from tests.support.memory_readings import reading
+from tests.support.waiting import Background, Gate
 
 QUICK = EngineConfig(recv_timeout=0)
 

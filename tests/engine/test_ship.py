@@ -17,8 +17,8 @@ from penstock.errors import Closed, EngineError, InvalidInput, NotFound, SinkFai
 from penstock.queue import MsgspecCodec, opening_of
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.processes import Parent, Start
-from tests.waiting import Background, Bell
+from tests.support.processes import Parent, Start
+from tests.support.waiting import Background, Bell
 
 
 def numbered(first: int, stop: int) -> list[bytes]:

@@ -18,7 +18,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, DurableEventQueue
 from penstock.engine import BufferSender, QueueReceiver, ship
 from penstock.queue import DurableEvent
-from tests.processes import Child, Parent, Start
+from tests.support.processes import Child, Parent, Start
 
 # --- at each step of a block
 

@@ -13,8 +13,8 @@ from penstock.metalog.kafka.log import KafkaMetadataLog
 from penstock.metalog.log import MetadataLog
 from penstock.metalog.object.log import ObjectMetadataLog
 from penstock.storage import open_store
-from tests.metalog.kafka_broker import kafka_bootstrap, mortal_broker
-from tests.servers import BUCKET, S3Server
+from tests.support.kafka_broker import kafka_bootstrap, mortal_broker
+from tests.support.servers import BUCKET, S3Server
 
 __all__ = ["kafka_bootstrap", "mortal_broker"]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from penstock.metalog.log import MetadataLog, MetadataRecord
 from penstock.metalog.subscription import Subscription
-from tests.processes import PATIENCE
+from tests.support.processes import PATIENCE
 
 Answer = TypeVar("Answer")
 

@@ -14,8 +14,8 @@ from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
 from penstock.metalog.subscription import Subscription
 from tests.metalog.conftest import Backend
 from tests.metalog.reading import expected, fill, of, soon, take
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background
 
 # Publishing
 

@@ -15,7 +15,7 @@ from penstock.metalog.subscription import Subscription
 from tests.metalog.conftest import Backend
 from tests.metalog.feeds import MeddledFeed
 from tests.metalog.reading import expected, fill, no_thread_is_left, soon, take
-from tests.waiting import Background, Bell
+from tests.support.waiting import Background, Bell
 
 
 async def turns(count: int) -> None:

@@ -21,8 +21,8 @@ from penstock.metalog.subscription import Subscription
 from tests.metalog.conftest import Backend
 from tests.metalog.feeds import MeddledFeed
 from tests.metalog.reading import expected, fill, of, soon, take
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background, Bell, Gate
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background, Bell, Gate
 
 
 def all_there(records: Subscription) -> list[MetadataRecord]:

@@ -20,8 +20,8 @@ from penstock.metalog.log import MetadataLog, PartitionStart
 from penstock.metalog.subscription import Wanted
 from tests.metalog.feeds import MeddledFeed
 from tests.metalog.reading import expected, fill, take
-from tests.processes import PATIENCE
-from tests.waiting import Background, Bell
+from tests.support.processes import PATIENCE
+from tests.support.waiting import Background, Bell
 
 
 @contextmanager

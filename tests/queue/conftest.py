@@ -9,8 +9,8 @@ import pytest
 
 from penstock import DurableEventQueue
 from penstock.queue.database import Changes, Database
-from tests.queue.place import Place
 from tests.queue.writes import Writes
+from tests.support.queue_folder import Place
 
 
 @pytest.fixture(params=["lazy", "eager"])

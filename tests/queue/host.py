@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.errors import UnknownEvent
 from penstock.queue import DurableEventQueue, durable
-from tests.processes import Parent
+from tests.support.processes import Parent
 
 NARROW = 400  # bytes of a window that is crossed all the time
 

@@ -10,11 +10,11 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import Closed, IdOverflow, InvalidInput, OutcomeUnknown, UnknownEvent
-from tests.processes import PATIENCE
-from tests.queue.codecs import StrictCodec
-from tests.queue.place import LAST, Place, begin_at, bell_of_waiting
 from tests.queue.writes import Writes
-from tests.waiting import Background, Bell, Gate
+from tests.support.codecs import StrictCodec
+from tests.support.processes import PATIENCE
+from tests.support.queue_folder import LAST, Place, begin_at, bell_of_waiting
+from tests.support.waiting import Background, Bell, Gate
 
 
 async def has_come(gate: Gate) -> None:

@@ -15,10 +15,10 @@ import pytest
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import Closed, CorruptData, CorruptEvent, IdOverflow, InvalidInput, StorageError, UnknownEvent
 from penstock.queue import MsgspecCodec
-from tests.processes import PATIENCE
-from tests.queue.codecs import CountingCodec, RefusingCodec, StrictCodec
-from tests.queue.place import KIB, LAST, Place, WaitingClock, begin_at, bell_of_waiting, key
-from tests.waiting import Background
+from tests.support.codecs import CountingCodec, RefusingCodec, StrictCodec
+from tests.support.processes import PATIENCE
+from tests.support.queue_folder import KIB, LAST, Place, WaitingClock, begin_at, bell_of_waiting, key
+from tests.support.waiting import Background
 
 LARGE = 300 * KIB
 """Of such events, a lazy queue reads four ahead."""

@@ -13,10 +13,10 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import CorruptData, CorruptEvent, StorageError
-from tests.queue.codecs import RefusingCodec
-from tests.queue.place import LAST, Place, begin_at, bell_of_waiting, key
 from tests.queue.samples import sample
-from tests.waiting import Background
+from tests.support.codecs import RefusingCodec
+from tests.support.queue_folder import LAST, Place, begin_at, bell_of_waiting, key
+from tests.support.waiting import Background
 
 BAD_KEYS = {
     "empty, before all": b"",

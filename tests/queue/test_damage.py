@@ -19,7 +19,7 @@ from penstock.queue.log_file import framed, intact_records
 from penstock.queue.mark import MarkFile
 from penstock.queue.totals import Totals
 from tests.queue.damage import MARK, Killed, copy, cut, data_files, event, flip, killed, log_of
-from tests.queue.place import Place
+from tests.support.queue_folder import Place
 
 PUSHED = 1000
 

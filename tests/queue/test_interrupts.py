@@ -14,9 +14,9 @@ import pytest
 import penstock.queue
 from penstock import DurableEventQueue, EventQueue
 from penstock.errors import StorageError
-from tests.interrupts import Interrupts
-from tests.queue.place import Place
-from tests.waiting import Background
+from tests.support.interrupts import Interrupts
+from tests.support.queue_folder import Place
+from tests.support.waiting import Background
 
 PACKAGE = os.path.dirname(penstock.queue.__file__)
 

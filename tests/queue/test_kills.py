@@ -19,7 +19,7 @@ from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.queue.ledger import Ledger
 from penstock.queue.mark import MarkFile
 from penstock.queue.totals import Totals
-from tests.processes import Child, Parent, Start
+from tests.support.processes import Child, Parent, Start
 
 # --- at each step
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.queue import DurableEventQueue
-from tests.processes import PATIENCE, Parent, Start
+from tests.support.processes import PATIENCE, Parent, Start
 
 KIB, MIB = 1 << 10, 1 << 20
 NOISE = random.Random(1).randbytes(4 * MIB)  # RocksDB would compress what has a pattern

@@ -12,9 +12,9 @@ import pytest
 
 from penstock import EventQueue
 from penstock.errors import BackpressureTimeout, InvalidInput
-from tests.processes import PATIENCE, in_forked_child
-from tests.queue.place import WaitingClock, bell_of_waiting
-from tests.waiting import Background
+from tests.support.processes import PATIENCE, in_forked_child
+from tests.support.queue_folder import WaitingClock, bell_of_waiting
+from tests.support.waiting import Background
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from penstock import DurableEventQueue
 from penstock.errors import CorruptData, InvalidInput, OutcomeUnknown
 from penstock.queue.database import Database
-from tests.queue.codecs import StrictCodec
-from tests.queue.place import Place, key
 from tests.queue.samples import sample, samples
 from tests.queue.writes import Writes
-from tests.waiting import Background, Bell, Gate
+from tests.support.codecs import StrictCodec
+from tests.support.queue_folder import Place, key
+from tests.support.waiting import Background, Bell, Gate
 
 NOON = 1_800_000_000.0
 

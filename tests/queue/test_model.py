@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.processes import Child
 from tests.queue.host import host
+from tests.support.processes import Child
 
 LARGE = 600 << 10  # of an event; two of them are more than a real window
 

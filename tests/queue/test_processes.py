@@ -17,8 +17,8 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import StorageError
-from tests.processes import PATIENCE, Parent, Start, in_forked_child
-from tests.queue.place import Place
+from tests.support.processes import PATIENCE, Parent, Start, in_forked_child
+from tests.support.queue_folder import Place
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the system does not say who has a lock")
 

@@ -14,8 +14,8 @@ from penstock import DurableEventQueue
 from penstock.errors import CorruptData, NotFound, StorageError
 from penstock.queue import database, is_queue, repair, repair_queue, replacing
 from penstock.queue.database import Database
-from tests.processes import Parent, Start
 from tests.queue.damage import MARK, Killed, contents, copy, cut, event, killed, log_of
+from tests.support.processes import Parent, Start
 
 PUSHED, KEPT = 100, 60
 
@@ -202,7 +202,7 @@ def test_files_of_others_in_the_directory_stay_where_they_are(path: Path) -> Non
 
 
 def test_keys_that_are_no_ids_and_times_outlive_a_repair(tmp_path: Path) -> None:
-    from tests.queue.place import Place
+    from tests.support.queue_folder import Place
 
     place = Place(tmp_path / "queue", lazy=True)
     place.holding(b"a", b"b").plant(b"odd", b"?")

@@ -17,7 +17,7 @@ from rocksdict import DBRecoveryMode, Options
 from penstock.errors import IdOverflow, OutcomeUnknown
 from penstock.queue import DurableEvent, DurableEventQueue, group_commit, rocks
 from tests.queue.calls import PATIENCE, Call, Line, Writes, drained, ids, pushes, together, wait_in_line
-from tests.queue.place import begin_at, bell_of_waiting
+from tests.support.queue_folder import begin_at, bell_of_waiting
 
 THREADS = 32
 LAST = (1 << 64) - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.queue.database import Changes, Database
-from tests.waiting import Gate
+from tests.support.waiting import Gate
 
 
 class Writes:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
-from tests import manifests
-from tests.servers import BUCKET, S3Server
 from tests.spark.backlogs import Backlog, stop_readers
+from tests.support import manifests
+from tests.support.repository import ROOT
+from tests.support.servers import BUCKET, S3Server
 
-CHECK_JAVA = Path(__file__).parents[2] / "scripts" / "check-java"
+CHECK_JAVA = ROOT / "scripts" / "check-java"
 
 
 @pytest.fixture(scope="session")

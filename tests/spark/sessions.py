@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tests.processes import PATIENCE
+from tests.support.processes import PATIENCE
 
 _LOOK_AGAIN = 0.05
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage import ObjectStore, open_store
-from tests.servers import BUCKET, AzureServer, S3Server
+from tests.support.servers import BUCKET, AzureServer, S3Server
 
 KINDS = ("memory", "disk", "disk-unsynced", "s3", "azure")
 

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, PenstockError, StorageError
 from penstock.storage import ObjectStore, open_store
-from tests.servers import BUCKET, AzureServer, S3Server
+from tests.support.servers import BUCKET, AzureServer, S3Server
 
 
 @dataclass(frozen=True)

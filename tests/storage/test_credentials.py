@@ -19,8 +19,8 @@ import pytest
 
 from penstock.errors import InvalidInput, OutcomeUnknown, PenstockError, StorageError
 from penstock.storage import ObjectStore, open_store
-from tests.servers import AZURE_ACCOUNT, AzureServer, S3Server
 from tests.storage.http_endpoint import Endpoint, listening
+from tests.support.servers import AZURE_ACCOUNT, AzureServer, S3Server
 
 # Made up, with the characters that real ones have: slashes, pluses, equals signs.
 ACCESS_KEY = "AKIAMADEUPFORTESTS77"

@@ -16,7 +16,7 @@ import pytest
 
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import LocalStore, MemoryStore, ObjectStore, open_store
-from tests.servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, AzureServer, S3Server
+from tests.support.servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, AzureServer, S3Server
 
 # Memory
 

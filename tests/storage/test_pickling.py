@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import InvalidInput
 from penstock.storage import LocalStore, ObjectStore, open_store
-from tests.servers import BUCKET, S3Server
+from tests.support.servers import BUCKET, S3Server
 
 WITHIN = 60.0  # seconds that another process may take; a hang is a failure, not a wait
 

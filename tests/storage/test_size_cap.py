@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import CorruptData, NotFound
 from penstock.storage import LocalStore, ObjectStore, get_at_most
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.thin_stores import ThinStore
+from tests.support.minimal_stores import ThinStore
 
 
 @pytest.mark.parametrize("kind", ["memory", "disk", "s3", "azure"], indirect=True)

@@ -2,7 +2,7 @@
 
 What lives here: everything between a producer's `produce` and a consumer's `ack`, and the formats of both.
 
-May import: `storage`, `records`, `errors`, `metrics`.
+May import: `storage`, `records`, `core`, `errors`, `metrics`.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
 What lives here: the log's contract, its backends, Kafka's wire format for segment metadata, `SegmentCatalog`.
 
-May import: `storage`, `records`, `errors`, `metrics`.
+May import: `storage`, `records`, `core`, `errors`, `metrics`.
 """
 
 from typing import TYPE_CHECKING

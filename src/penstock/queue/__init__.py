@@ -2,7 +2,7 @@
 
 What lives here: the edge of a pipeline, where an application hands an event over and can forget it.
 
-May import: `storage`, `records`, `errors`, `metrics`.
+May import: `storage`, `records`, `core`, `errors`, `metrics`.
 """
 
 from typing import TYPE_CHECKING

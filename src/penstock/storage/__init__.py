@@ -2,7 +2,7 @@
 
 What lives here: `open_store`, the `ObjectStore` contract, and one implementation for each kind of place.
 
-May import: `errors`, `metrics`.
+May import: `core`, `errors`, `metrics`.
 """
 
 from typing import TYPE_CHECKING

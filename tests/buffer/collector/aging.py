@@ -17,7 +17,7 @@ from penstock.buffer import (
 from penstock.buffer.manifest.v2.head import Head
 from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
-from tests.buffer.native.auditor import Auditor
+from tests.buffer.manifest.auditor import Auditor
 
 DAY = 86_400.0
 MILLISECOND = 0.001

@@ -12,8 +12,8 @@ import pytest
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from tests.buffer.collector.aging import Buffer
 from tests.buffer.collector.place import NOW, Place
-from tests.buffer.collector.thin_stores import RedatedStore
-from tests.buffer.native.world import small_bounds
+from tests.buffer.manifest.world import small_bounds
+from tests.support.minimal_stores import RedatedStore
 
 
 @pytest.fixture

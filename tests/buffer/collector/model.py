@@ -25,11 +25,11 @@ from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.errors import NotFound, PenstockError
 from penstock.storage import ObjectStore
 from penstock.testing import FaultyStore
-from tests import manifests
 from tests.buffer.collector.baton import HOUR, Actor, Happened, Over, Schedule
 from tests.buffer.collector.stepped_store import SteppedStore, WatchedMemory
 from tests.buffer.collector.weather import DEADLINE, FAULTS, GRACE, NATIVE_STEPS, STEPS, Weather
-from tests.buffer.native.world import small_bounds
+from tests.buffer.manifest.world import small_bounds
+from tests.support import manifests
 
 MANIFEST = "ingest/manifest"
 

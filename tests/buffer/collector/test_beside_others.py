@@ -11,8 +11,8 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig, GcReport, Manifest, Producer
 from penstock.buffer.collector.thread import CollectorThread
 from tests.buffer.collector.place import MANIFEST, NOW, Place, data_path
-from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
-from tests.processes import PATIENCE
+from tests.support.minimal_stores import BusyStore, RecordingStore
+from tests.support.processes import PATIENCE
 
 WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 

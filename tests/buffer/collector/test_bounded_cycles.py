@@ -13,7 +13,7 @@ from penstock.errors import InvalidInput
 from penstock.storage import DeleteResult, ObjectMeta
 from tests.buffer.collector.aging import Buffer
 from tests.buffer.collector.place import GRACE, MANIFEST, NOW, NOW_MS, PREFIX, Place, data_path, named_at
-from tests.buffer.collector.thin_stores import RecordingStore, ThinStore
+from tests.support.minimal_stores import RecordingStore, ThinStore
 
 MANY = 60_000
 OLD_MS = NOW_MS - 10_000_000

@@ -18,8 +18,8 @@ from penstock.buffer.manifest.v2.segments import segment_time
 from penstock.storage import MemoryStore
 from tests.buffer.collector.aging import DAY, FOLDER, MILLISECOND, ONE_EACH, Buffer, Time
 from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, OWNER, named_at
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.waiting import Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.waiting import Gate
 
 MANIFESTS = ["native"]
 TEN_YEARS = 3_650 * DAY

@@ -14,7 +14,7 @@ from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.storage import DeleteResult
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.place import MANIFEST, NOW, NOW_MS, OWNER, PREFIX, Place, data_path, named_at
-from tests.buffer.collector.thin_stores import RecordingStore, ThinStore
+from tests.support.minimal_stores import RecordingStore, ThinStore
 
 VALID = OpenDataManifest.empty().append([(data_path(1), ()), (data_path(2), ())]).data
 HEAD = encode_head(

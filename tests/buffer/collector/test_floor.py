@@ -22,7 +22,7 @@ from penstock.storage import ObjectMeta, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.aging import DAY, FOLDER, MILLISECOND, WITHOUT_COLLECTOR, Buffer
 from tests.buffer.collector.place import GRACE, GRACE_MS, MANIFEST, NOW_MS, OWNER, PREFIX, Place, named_at
-from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
+from tests.support.minimal_stores import BusyStore, RecordingStore
 
 MANIFESTS = ["native"]
 

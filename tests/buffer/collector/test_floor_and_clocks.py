@@ -12,8 +12,8 @@ from penstock.buffer import (
 from penstock.buffer.locations import location_time
 from tests.buffer.collector.aging import DAY, MILLISECOND, ONE_EACH, Buffer
 from tests.buffer.collector.place import GRACE, GRACE_MS, MANIFEST, NOW_MS, PREFIX, Place, named_at
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.waiting import Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.waiting import Gate
 
 MANIFESTS = ["native"]
 

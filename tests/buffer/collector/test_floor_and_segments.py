@@ -16,8 +16,8 @@ from penstock.records import values_to_arrow
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.aging import DAY, FOLDER, ONE_EACH, WITHOUT_COLLECTOR, Buffer
 from tests.buffer.collector.place import GRACE, MANIFEST, OWNER
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.waiting import Background, Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.waiting import Background, Gate
 
 MANIFESTS = ["native"]
 

@@ -12,7 +12,7 @@ from ulid import ULID
 from penstock.buffer.locations import Names, is_data_name, is_data_path, location_time
 from penstock.buffer.manifest.time_ranges import is_in_ranges, joined_ranges
 from penstock.errors import InvalidInput
-from tests.processes import in_forked_child
+from tests.support.processes import in_forked_child
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 PREFIXES = st.sampled_from(["ingest", "a/b", "a-b.c/d"])

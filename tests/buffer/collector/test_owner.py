@@ -11,7 +11,7 @@ from penstock.buffer.manifest.ownership import Owner
 from penstock.errors import CorruptData, InvalidInput
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.place import MANIFEST, OWNER, Place, data_path, queue_of
-from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
+from tests.support.minimal_stores import BusyStore, RecordingStore
 
 OTHER = "other/manifest"
 STRANGER = UUID(int=7)

@@ -13,7 +13,7 @@ from penstock.storage.object_store import PathRange
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.collector.aging import DAY, Buffer, Time
 from tests.buffer.collector.place import GRACE, MANIFEST
-from tests.buffer.collector.thin_stores import RecordingStore
+from tests.support.minimal_stores import RecordingStore
 
 INTERVAL = ConsumerConfig().gc_interval
 MARK = "ingest/.collected"

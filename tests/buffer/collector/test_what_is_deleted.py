@@ -9,7 +9,7 @@ from ulid import ULID
 
 from penstock.buffer import GarbageCollector
 from tests.buffer.collector.place import GRACE, MANIFEST, NOW, OWNER, PREFIX, Place, data_path
-from tests.buffer.collector.thin_stores import BusyStore, RecordingStore
+from tests.support.minimal_stores import BusyStore, RecordingStore
 
 MANIFESTS = ["opendata"]  # version 2 has a floor: `test_floor.py`
 MICROSECOND = 1e-6

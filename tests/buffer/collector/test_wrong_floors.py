@@ -20,7 +20,7 @@ from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
 from penstock.storage import ObjectStore
 from tests.buffer.collector.model import Clock, Rules, Run, runs
 from tests.buffer.collector.weather import CROOKED, LEAPING, PAUSED, Weather
-from tests.buffer.native.wrong_rules import (
+from tests.buffer.manifest.wrong_rules import (
     ClosesWhatIsNamed,
     ClosesWhatTheTailDoesNotName,
     DeletesAtOnce,

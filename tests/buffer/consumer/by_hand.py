@@ -9,8 +9,8 @@ import msgspec
 from penstock.buffer import Manifest, ManifestFormat
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Head, decode_head, encode_head, entry_of, unborn_head
-from tests import manifests
-from tests.buffer.formats.trailers import HEAD, body_of, ended
+from tests.buffer.format.trailers import HEAD, body_of, ended
+from tests.support import manifests
 
 
 def is_native() -> bool:

@@ -12,7 +12,7 @@ from penstock.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfOr
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.queues import Cursors, consume, cursors, fill, kept, metric, read
 from tests.buffer.consumer.watched_store import WatchedStore
-from tests.processes import Parent, Start
+from tests.support.processes import Parent, Start
 
 
 def fetch_elsewhere(parent: Parent, handle: FetchHandle, descriptors: list[BatchDescriptor]) -> list[ConsumedBatch]:

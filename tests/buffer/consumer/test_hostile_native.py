@@ -26,7 +26,7 @@ from tests.buffer.consumer.queues import (
     queue_up,
     sequences,
 )
-from tests.buffer.formats.trailers import HEAD, SEGMENT, body_of, ended
+from tests.buffer.format.trailers import HEAD, SEGMENT, body_of, ended
 
 MANIFESTS = ["native"]
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.buffer.processes.roles import Word
-from tests.processes import PATIENCE, Child, Start
+from tests.support.processes import PATIENCE, Child, Start
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.buffer import Consumer, Producer, ProducerConfig, WriteHandle
 from penstock.errors import InvalidInput
 from penstock.storage import LocalStore
-from tests.processes import Parent
+from tests.support.processes import Parent
 
 QUICK = ProducerConfig(flush_interval=0.005)
 

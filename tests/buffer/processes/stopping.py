@@ -12,8 +12,8 @@ from penstock.buffer import Consumer, Producer, ProducerConfig, Written
 from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.errors import OutcomeUnknown
 from penstock.storage import LocalStore, ObjectStore
-from tests.buffer.faults.between import Answer, Between, Call
-from tests.processes import Parent
+from tests.buffer.manifest.faults.between import Answer, Between, Call
+from tests.support.processes import Parent
 
 ONE_EACH = ProducerConfig(flush_size_bytes=1)
 DEADLINE = 10.0

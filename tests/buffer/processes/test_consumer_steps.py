@@ -17,7 +17,7 @@ from tests.buffer.processes.stopping import (
     ack_one_by_one_and_stop,
     consume_and_stop,
 )
-from tests.processes import Start
+from tests.support.processes import Start
 
 FETCHED = Stop("after", "get", ".batch")
 ALL = [0, 1, 2]

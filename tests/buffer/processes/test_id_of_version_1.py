@@ -9,7 +9,7 @@ from penstock.buffer.manifest.v1.buffer_id import read_id
 from penstock.storage import LocalStore
 from tests.buffer.processes.stopping import ID_WRITTEN
 from tests.buffer.processes.test_producer_steps import drain, kill_at, produce_one
-from tests.processes import Start
+from tests.support.processes import Start
 
 MANIFESTS = ["opendata"]
 

@@ -8,7 +8,7 @@ from penstock.buffer import Manifest
 from tests.buffer.processes.crowd import Crowd
 from tests.buffer.processes.roles import Acked, Finished, Got, consume, produce
 from tests.buffer.processes.sink import Sink
-from tests.processes import Start
+from tests.support.processes import Start
 
 PRODUCERS = 10
 EACH = 2_000

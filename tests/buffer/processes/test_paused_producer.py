@@ -18,7 +18,7 @@ from tests.buffer.processes.stopping import (
     Stop,
     produce_and_pause,
 )
-from tests.processes import Start
+from tests.support.processes import Start
 
 
 @dataclass

@@ -23,7 +23,7 @@ from tests.buffer.processes.stopping import (
     Stop,
     produce_and_stop,
 )
-from tests.processes import Start
+from tests.support.processes import Start
 
 # In the order in which they come, with what is there then: the owner, a data object, a manifest that names it.
 STEPS = {

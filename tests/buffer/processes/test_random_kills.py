@@ -13,7 +13,7 @@ from penstock.buffer import Manifest
 from tests.buffer.processes.crowd import Crowd, Member, Silent
 from tests.buffer.processes.roles import Acked, Announced, Done, Finished, Got, Refused, consume, produce
 from tests.buffer.processes.sink import Sink
-from tests.processes import Start
+from tests.support.processes import Start
 
 PRODUCERS = 10
 

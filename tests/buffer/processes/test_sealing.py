@@ -19,7 +19,7 @@ from tests.buffer.processes.stopping import (
     Stop,
     produce_and_stop,
 )
-from tests.processes import PATIENCE, Parent, Start, let_go
+from tests.support.processes import PATIENCE, Parent, Start, let_go
 
 MANIFESTS = ["native"]
 PROCESSES = 10

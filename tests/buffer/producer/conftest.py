@@ -13,8 +13,8 @@ from penstock import ObjectStore, Producer, ProducerConfig
 from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.buffer.producer.space import Room
 from penstock.core.at_exit import forget
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.waiting import NEVER, Background, Bell, Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.waiting import NEVER, Background, Bell, Gate
 
 
 class OpenProducer(Protocol):

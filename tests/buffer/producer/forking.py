@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 from penstock import Producer, ProducerConfig, WriteHandle, Written
-from tests.buffer.producer.looking import entries
-from tests.processes import Parent, in_forked_child
-from tests.waiting import NEVER, Gate
+from tests.support.looking import entries
+from tests.support.processes import Parent, in_forked_child
+from tests.support.waiting import NEVER, Gate
 
 
 async def _await(handle: WriteHandle) -> Written:

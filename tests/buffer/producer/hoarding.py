@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from penstock import Producer, ProducerConfig, WriteHandle, open_store
 from penstock.errors import BackpressureTimeout, StorageError
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.processes import Parent
-from tests.waiting import Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.processes import Parent
+from tests.support.waiting import Gate
 
 ROOM = 8 << 20
 """`max_buffered_bytes` of these producers."""

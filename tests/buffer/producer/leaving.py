@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from penstock import Producer, ProducerConfig
-from tests.waiting import NEVER, Gate
+from tests.support.waiting import NEVER, Gate
 
 _OPEN = ProducerConfig(flush_interval=NEVER)
 _AT_ONCE = ProducerConfig(flush_size_bytes=1)

@@ -10,10 +10,10 @@ from penstock import ObjectStore, Record, Written
 from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import BackpressureTimeout, StorageError
 from tests.buffer.producer.conftest import OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import entries
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background, Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import entries
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background, Gate
 
 
 @pytest.mark.parametrize("given", [b"x", "x", [b"x"]], ids=["bytes", "text", "a list"])

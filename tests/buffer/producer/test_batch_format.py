@@ -16,12 +16,12 @@ from penstock.buffer.manifest.upgrade import upgrade
 from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import InvalidInput, StorageError
 from penstock.records import records_to_arrow
-from tests import manifests
 from tests.buffer.producer.conftest import OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import data_objects, entries
-from tests.processes import PATIENCE
-from tests.waiting import Gate
+from tests.support import manifests
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import data_objects, entries
+from tests.support.processes import PATIENCE
+from tests.support.waiting import Gate
 
 ENDINGS = {"opendata": b"\x01\x00", "arrow": b"PSTB"}
 OF_VERSION = {"native": "arrow", "opendata": "opendata"}

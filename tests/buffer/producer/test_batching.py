@@ -12,10 +12,10 @@ import pytest
 from penstock import ObjectStore, Producer, Record, WriteHandle, open_store
 from penstock.buffer import BatchFormat, Compression, Manifest, encode_batch
 from tests.buffer.producer.conftest import OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import batches, data_objects, queue
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import batches, data_objects, queue
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE
 
 
 def _is_done_within(handle: WriteHandle, seconds: float) -> bool:

@@ -9,10 +9,10 @@ import pytest
 from penstock import ObjectStore, Producer, ProducerConfig, Written
 from penstock.errors import Closed, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import entries, queue
 from tests.buffer.producer.refusing import Refusal
-from tests.waiting import NEVER, Background
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import entries, queue
+from tests.support.waiting import NEVER, Background
 
 
 def test_a_close_flushes(store: ObjectStore) -> None:

@@ -12,8 +12,8 @@ from penstock.buffer import decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import HEADERS_TYPE, records_from_arrow, records_to_arrow, values_to_arrow
 from tests.buffer.producer.conftest import OpenProducer
-from tests.buffer.producer.looking import batches, data_objects, entries, queue
-from tests.processes import PATIENCE
+from tests.support.looking import batches, data_objects, entries, queue
+from tests.support.processes import PATIENCE
 
 RECORDS = [
     Record(b"a", key=b"k", headers=[("h", b"1"), ("h", b"2")], timestamp_ms=5),

@@ -9,10 +9,10 @@ import pytest
 from penstock import ObjectStore
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import MANIFEST, batches, data_objects, entries, queue
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Bell
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import MANIFEST, batches, data_objects, entries, queue
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Bell
 
 
 def raising(error: Exception) -> Callable[[], None]:

@@ -8,11 +8,11 @@ from penstock import ObjectStore
 from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import entries
 from tests.buffer.producer.refusing import Refusal
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background, Bell, Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import entries
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background, Bell, Gate
 
 
 def test_a_flush_returns_when_everything_before_it_is_done(store: ObjectStore, open_producer: OpenProducer) -> None:

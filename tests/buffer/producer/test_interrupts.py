@@ -12,9 +12,9 @@ import pytest
 
 import penstock.buffer
 from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
-from tests.buffer.producer.looking import payloads, queue
-from tests.interrupts import Interrupts
-from tests.waiting import NEVER, Background
+from tests.support.interrupts import Interrupts
+from tests.support.looking import payloads, queue
+from tests.support.waiting import NEVER, Background
 
 FOLDER = os.path.dirname(penstock.buffer.__file__)
 FILES = {os.path.join(FOLDER, f"{name}.py") for name in ("producer", "pending_batch", "room", "sealed_batches")}

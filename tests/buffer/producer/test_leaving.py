@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from penstock import open_store
-from tests.buffer.producer.looking import entries
-from tests.processes import PATIENCE
-from tests.servers import BUCKET, ROOT, S3Server
+from tests.support.looking import entries
+from tests.support.processes import PATIENCE
+from tests.support.repository import ROOT
+from tests.support.servers import BUCKET, S3Server
 
 MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
 

@@ -8,10 +8,10 @@ from penstock import ObjectStore, Producer
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import MANIFEST, entries
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Bell
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import MANIFEST, entries
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Bell
 
 UNKNOWN = (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE, Fault.APPLIED_THEN_CONFLICT)
 

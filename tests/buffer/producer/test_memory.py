@@ -17,7 +17,7 @@ from tests.buffer.producer.hoarding import (
     feed_a_store_that_refuses,
     feed_a_store_that_works,
 )
-from tests.processes import Start
+from tests.support.processes import Start
 
 MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
 

@@ -11,10 +11,10 @@ from penstock import ObjectStore, Producer, open_store
 from penstock.buffer import encode_batch
 from penstock.errors import StorageError
 from tests.buffer.producer.conftest import OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import data_objects
-from tests.processes import PATIENCE
-from tests.servers import BUCKET, S3Server
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import data_objects
+from tests.support.processes import PATIENCE
+from tests.support.servers import BUCKET, S3Server
 
 
 def sample(buffer: str, metric: str, **labels: str) -> float:

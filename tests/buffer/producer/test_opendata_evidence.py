@@ -7,9 +7,9 @@ from prometheus_client import REGISTRY
 from penstock import Consumer, ConsumerConfig, ObjectStore
 from penstock.errors import OutcomeUnknown
 from tests.buffer.producer.conftest import OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import queue
-from tests.processes import PATIENCE
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import queue
+from tests.support.processes import PATIENCE
 
 MANIFESTS = ["opendata"]
 

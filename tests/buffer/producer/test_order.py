@@ -10,10 +10,10 @@ import pytest
 
 from penstock import ObjectStore, WriteHandle
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import batches, entries, queue
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background, Bell
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import batches, entries, queue
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background, Bell
 
 MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
 

@@ -13,9 +13,9 @@ from penstock.buffer.manifest.ownership import Owner
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import data_objects, entries, queue
-from tests.processes import PATIENCE
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import data_objects, entries, queue
+from tests.support.processes import PATIENCE
 
 OWNER = "ingest/.owner"
 STRANGER = UUID(int=7)

@@ -9,10 +9,10 @@ import pytest
 from penstock import ObjectStore
 from penstock.errors import BackpressureTimeout
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore
-from tests.buffer.producer.looking import entries
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background, Bell, Gate
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import entries
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background, Bell, Gate
 
 
 @pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300, math.inf])

@@ -9,10 +9,10 @@ import pytest
 from penstock import ObjectStore, Producer, WriteHandle, Written
 from penstock.errors import BackpressureTimeout, PenstockError, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.hooked_store import HookedStore, Step
-from tests.buffer.producer.looking import entries, payloads, queue
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, Background
+from tests.support.hooked_store import HookedStore, Step
+from tests.support.looking import entries, payloads, queue
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, Background
 
 
 def test_its_result_is_where_the_entries_are(store: ObjectStore, open_producer: OpenProducer) -> None:

@@ -24,7 +24,7 @@ from penstock.metalog.catalog.wire import encode_event
 from penstock.metalog.in_process import InProcessMetadataLog, _Feed
 from penstock.metalog.log import MetadataRecord
 from penstock.metalog.subscription import Wanted
-from tests.waiting import Bell
+from tests.support.waiting import Bell
 
 STARTED, FINISHED, DELETING, DELETED = SegmentState
 MARKED, DELETION_STARTED, DELETION_FINISHED = PartitionDeleteState

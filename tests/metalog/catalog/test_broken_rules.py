@@ -36,8 +36,8 @@ from tests.metalog.catalog.events import (
     segment,
     update,
 )
-from tests.processes import PATIENCE
-from tests.waiting import A_WHILE, NEVER, Background
+from tests.support.processes import PATIENCE
+from tests.support.waiting import A_WHILE, NEVER, Background
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), RuntimeError("a bug"), KeyError(0)], ids=repr)

@@ -42,8 +42,8 @@ from tests.metalog.catalog.events import (
     segment,
     update,
 )
-from tests.processes import PATIENCE, in_forked_child
-from tests.waiting import A_WHILE, NEVER, Background
+from tests.support.processes import PATIENCE, in_forked_child
+from tests.support.waiting import A_WHILE, NEVER, Background
 
 
 def open_catalog(log: WatchedLog, partitions: range | None = None) -> SegmentCatalog:

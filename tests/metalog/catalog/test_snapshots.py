@@ -29,8 +29,8 @@ from tests.metalog.catalog.events import (
     segment,
     update,
 )
-from tests.processes import Parent, Start
-from tests.waiting import NEVER, Bell
+from tests.support.processes import Parent, Start
+from tests.support.waiting import NEVER, Bell
 
 EVENTS: list[SegmentEvent] = [*in_state(1, FINISHED), *in_state(2, DELETED), *in_state(3, FINISHED), deletion(MARKED)]
 STEPS = ["made", "written", "synced", "renamed", "directory synced"]

@@ -14,7 +14,7 @@ from penstock.metalog.catalog.wire import decode_event
 from penstock.metalog.log import PartitionStart
 from penstock.metalog.object.log import ObjectMetadataLog
 from tests.metalog.catalog.events import DELETING, FINISHED, segment, update
-from tests.processes import Parent, Start, let_go
+from tests.support.processes import Parent, Start, let_go
 
 TPS = [TopicIdPartition(UUID(int=topic), "t", topic) for topic in range(3)]
 SEGMENTS = [(tp, number) for tp in TPS for number in range(12)]

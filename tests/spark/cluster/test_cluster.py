@@ -28,8 +28,9 @@ pytest.importorskip("pyspark")
 from tests.spark.cluster import killed_job
 from tests.spark.cluster.killed_job import BATCHES, BLOCK, RECORDS
 from tests.spark.cluster.standalone import Cluster
+from tests.support.repository import ROOT
 
-PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
+PAGE = (ROOT / "docs" / "cluster.md").read_text()
 A_JOB = 240.0  # seconds until a job counts as stuck; it takes a tenth of it
 
 pytestmark = pytest.mark.timeout(600)

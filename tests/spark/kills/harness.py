@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TypeAlias
 
-from tests.processes import PATIENCE
 from tests.spark.kills.job import Job
 from tests.spark.kills.marks import Deed, Fate, Mark, do
+from tests.support.processes import PATIENCE
+from tests.support.repository import ROOT
 
-REPOSITORY = Path(__file__).parents[3]
 SPARKS_PATIENCE = 4 * PATIENCE  # a JVM and several Pythons start between two marks; on a busy machine that takes long
 
 
@@ -40,7 +39,7 @@ class Driver:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *arguments],
-                cwd=REPOSITORY,
+                cwd=ROOT,
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable},
                 stdout=log,
                 stderr=log,

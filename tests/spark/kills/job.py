@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from penstock import Consumer, Producer, peek
 from penstock.buffer import Manifest, ProducerConfig
 from penstock.spark import Pipeline
-from tests.processes import Parent
+from tests.support.processes import Parent
 
 PER_BATCH = 10  # events
 PER_BLOCK = 2  # batches, where blocks are to be many

@@ -15,10 +15,10 @@ import pytest
 
 from penstock import Producer
 from penstock.buffer import ProducerConfig
-from tests.processes import Child, Parent, Start
 from tests.spark.kills.harness import Driver, StartDriver
 from tests.spark.kills.job import PER_BATCH, Job, assert_exactly_once, event, keep_taking
 from tests.spark.kills.marks import IN_PLANNER, Deed, Mark
+from tests.support.processes import Child, Parent, Start
 
 PRODUCERS = 2
 _PACE = 0.5  # seconds between two batches of a producer: a driver that starts always finds some

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.spark.tables.contract import BlockId, open_table, read_table
-from tests.processes import PATIENCE
 from tests.spark.kills.harness import StartDriver
 from tests.spark.kills.job import Job, assert_exactly_once
 from tests.spark.kills.marks import Deed, Fate, Mark
-from tests.waiting import Background
+from tests.support.processes import PATIENCE
+from tests.support.waiting import Background
 
 
 def files_of(job: Job) -> list[Path]:

@@ -22,13 +22,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.conftest import SHORT_LIVED_JVM
-from tests.engine.test_out_of_memory import Group
+from tests.engine.regulation.test_out_of_memory import Group
 from tests.spark.conftest import CHECK_JAVA
 from tests.spark.memory import drain, read_alone
 from tests.spark.memory.backlog import MIB, OBJECT, Backlog, make_backlog
 from tests.spark.sessions import Session, processes_of
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[3]
 HEAP = 1024 * MIB
 
 BOUNDS = {"jvm": HEAP + 512 * MIB, "worker": 160 * MIB + 4 * OBJECT, "planner": 160 * MIB, "driver": 160 * MIB}

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.errors import AlreadyExists, Conflict
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start, let_go
 from tests.storage.local.writers import StopAt, files_below, increment
+from tests.support.processes import Parent, Start, let_go
 
 TOKEN = re.compile(rb"[a-z]+-\d+-\d+")
 

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.local import LocalStore
-from tests.processes import Start
 from tests.storage.local.writers import contents_of, files_below, put_and_stop
+from tests.support.processes import Start
 
 Mount = Callable[[str], Path]
 MEGABYTE = 1 << 20

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start
 from tests.storage.local.writers import Lines, StopAt, contents_of, files_below, look, put, read_unlisted
+from tests.support.processes import Parent, Start
+from tests.support.repository import ROOT
 
-NOTE = Path(__file__).parents[3] / "docs" / "design" / "local-disk.md"
+NOTE = ROOT / "docs" / "design" / "local-disk.md"
 OLD, NEW, NEXT = b"old " * 5_000, b"new " * 7_000, b"next " * 3_000  # each of several pages
 NEIGHBOUR = "ingest/neighbour"
 LAST = 50  # lines of a write: it is done some 20 before its end

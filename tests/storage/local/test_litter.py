@@ -9,8 +9,8 @@ import pytest
 
 from penstock.storage.local import LocalStore
 from penstock.storage.local.folder import stripe_of
-from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of, files_below, put_and_stop
+from tests.support.processes import Parent, Start
 
 LITTERING = ("temporary file made", "written", "stamped", "synced", "marked")
 

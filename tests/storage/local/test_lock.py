@@ -20,9 +20,9 @@ from penstock.storage.local import LocalStore
 from penstock.storage.local.folder import stripe_of
 from penstock.storage.local.lock import locked, locked_if_free
 from penstock.storage.local.room import Room
-from tests.processes import PATIENCE, Parent, Start
 from tests.storage.local.syncs import is_directory, is_file, watched_syncs
 from tests.storage.local.writers import StopAt, contents_of, put, put_and_stop
+from tests.support.processes import PATIENCE, Parent, Start
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import LocalStore, Reserve, open_store
-from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of
+from tests.support.processes import Parent, Start
 
 USER, GROUP, OTHER_GROUP = 65_533, 65_532, 65_531
 

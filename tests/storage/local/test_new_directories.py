@@ -10,9 +10,9 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start
 from tests.storage.local.syncs import Inode, inode_of, watched_syncs
 from tests.storage.local.writers import contents_of, put_and_stop
+from tests.support.processes import Parent, Start
 
 PATH = "a/b/c/object"
 

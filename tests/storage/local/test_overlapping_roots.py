@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
-from tests.processes import Start, let_go
 from tests.storage.local.writers import files_below, increment
+from tests.support.processes import Start, let_go
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import StorageError
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of
+from tests.support.processes import Parent, Start
 
 NOBODY = 65_534
 READ = {

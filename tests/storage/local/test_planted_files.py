@@ -12,8 +12,8 @@ import pytest
 from penstock.errors import Conflict, InvalidInput, NotFound
 from penstock.storage import open_store
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start
 from tests.storage.local.writers import contents_of
+from tests.support.processes import Parent, Start
 
 SECRET = b"secret"
 

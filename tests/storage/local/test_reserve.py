@@ -18,12 +18,13 @@ from penstock.storage.local import LocalStore, nearly_full
 from penstock.storage.local.folder import stripe_of
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.thin_stores import ThinStore
-from tests.processes import Parent, Start, let_go
 from tests.storage.local.writers import StopAt, contents_of, files_below, read_unlisted
+from tests.support.minimal_stores import ThinStore
+from tests.support.processes import Parent, Start, let_go
+from tests.support.repository import ROOT
 
 Mount = Callable[[str], Path]
-NOTE = Path(__file__).parents[3] / "docs" / "design" / "local-disk.md"
+NOTE = ROOT / "docs" / "design" / "local-disk.md"
 PATH = "ingest/manifest"
 KIB = 1 << 10
 OLD = b"old " * 5_000

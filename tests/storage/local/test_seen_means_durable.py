@@ -10,9 +10,9 @@ import pytest
 
 from penstock.errors import NotFound, OutcomeUnknown, StorageError
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start
 from tests.storage.local.syncs import Inode, inode_of, is_directory, is_file, never, watched_syncs
 from tests.storage.local.writers import delete_and_stop, files_below, put_and_stop, put_and_stop_twice
+from tests.support.processes import Parent, Start
 
 PATH = "ingest/manifest"
 OLD, NEW = b"old", b"new"

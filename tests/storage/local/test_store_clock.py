@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from penstock.storage.local import LocalStore
 from penstock.storage.local.clock import StoreClock, boot_id, uptime_ns
 from penstock.storage.local.folder import stripe_of
-from tests.processes import Parent, Start, let_go
+from tests.support.processes import Parent, Start, let_go
 
 NOW = 1_700_000_000.0
 HOUR = 3_600.0

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.storage.local import LocalStore
 from penstock.storage.object_store import Object
-from tests.processes import Parent, Start
+from tests.support.processes import Parent, Start
 
 PATH = "ingest/manifest"
 READS = 50_000

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import AlreadyExists, Conflict
 from penstock.storage.local import LocalStore
-from tests.processes import Parent, Start, let_go
+from tests.support.processes import Parent, Start, let_go
 
 STILL = 1_700_000_000.0
 HOUR = 3_600.0

@@ -12,7 +12,7 @@ import penstock.storage.local.mounts
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
 from penstock.storage.local.room import ROOM
-from tests.processes import Parent
+from tests.support.processes import Parent
 
 _SOURCES = os.path.dirname(penstock.storage.local.__file__)
 # It reads the host's table of mounts line by line, and changes nothing; other tests mount file systems meanwhile.

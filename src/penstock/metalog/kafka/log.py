@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.core import check_seconds, check_whole, get_logger
-from penstock.core import fork as process
+from penstock.core import current
 from penstock.errors import BackpressureTimeout, Closed, InvalidInput, OutcomeUnknown, StorageError
 from penstock.metalog.kafka.config import KafkaConfig, kafka_client
 from penstock.metalog.kafka.feed import KafkaFeed
@@ -75,7 +75,7 @@ class KafkaMetadataLog:
         self._topic = KafkaTopic(self._config, topic, timeout)
         self._producer = self._config.producer()
         self._partition_count = self._topic.open(partition_count, create=create, replication_factor=replication_factor)
-        self._process = process.current.number
+        self._process = current.number
         self._closing = threading.Lock()
         self._is_closed = False
         self._over = threading.Event()
@@ -151,7 +151,7 @@ class KafkaMetadataLog:
             raise Closed(f"{self!r} is closed")
 
     def _check_process(self) -> None:
-        if self._process != process.current.number:
+        if self._process != current.number:
             raise StorageError(
                 f"{self!r} was opened before this process was forked, and its threads do not exist here: "
                 "open the log in the process that uses it"

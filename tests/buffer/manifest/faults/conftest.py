@@ -1,0 +1,13 @@
+"""What the tests of faults share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.buffer.manifest.faults.scene import Scene
+
+
+@pytest.fixture
+def scene(fresh_name: str) -> Scene:
+    """A queue, and somebody else on it; nothing is there yet."""
+    return Scene(fresh_name)

@@ -1,0 +1,195 @@
+"""What version 2 can tell: the head knows its writers, so an enqueue is told wherever its entries are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+from penstock.buffer.manifest.state import Enqueued, Transaction
+from penstock.buffer.manifest.v2 import queue as native_queue
+from penstock.errors import InvalidInput, OutcomeUnknown
+from penstock.testing import Fault
+from tests.buffer.collector.place import all_in_time, never_again
+from tests.buffer.manifest.faults.recording import State
+from tests.buffer.manifest.faults.scene import Scene, Seen, entries
+from tests.buffer.manifest.faults.test_enqueue import enqueue
+
+MANIFESTS = ["native"]
+HAPPENED = [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT]
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    {
+        Fault.ERROR_AFTER: Seen({"a": 1}, 1, 0, State(1, 2, ())),
+        Fault.APPLIED_THEN_CONFLICT: Seen({"a": 1}, 1, 1, State(1, 2, ())),
+    }.items(),
+)
+def test_what_happened_is_told_though_everything_is_dequeued_before_the_manifest_is_read_again(
+    scene: Scene, fault: Fault, expected: Seen
+) -> None:
+    scene.others_enqueue("z")
+    scene.third_party = scene.others_consume
+
+    assert scene.see(enqueue(scene, "a"), fault, Fault.THIRD_PARTY_AFTER) == expected
+
+
+@pytest.mark.parametrize("fault", HAPPENED)
+def test_a_group_that_is_dequeued_already_is_not_appended_again(scene: Scene, fault: Fault) -> None:
+    scene.third_party = scene.others_consume
+
+    seen = scene.see(enqueue(scene, "a", "b", "c"), fault, Fault.THIRD_PARTY_AFTER)
+
+    assert (seen.answer, seen.there, seen.doubts) == ({"a": 0, "b": 1, "c": 2}, State(1, 3, ()), 0)
+
+
+def test_what_did_not_happen_is_known_not_to_have_though_its_place_was_given_and_dequeued(scene: Scene) -> None:
+    def third_party() -> None:
+        scene.others_enqueue("other")
+        scene.others_consume()
+
+    scene.third_party = third_party
+
+    seen = scene.see(enqueue(scene, "a"), Fault.ERROR_BEFORE, Fault.THIRD_PARTY_AFTER)
+
+    assert seen == Seen({"a": 1}, 2, 0, State(1, 1, ("a",)), doubts=0)
+
+
+@pytest.mark.parametrize("fault", HAPPENED)
+def test_what_is_dequeued_during_the_pause_is_told_after_it(scene: Scene, fault: Fault) -> None:
+    scene.others_enqueue("z")
+    scene.during_pause = scene.others_consume
+
+    seen = scene.see(enqueue(scene, "a"), fault)
+
+    assert (seen.answer, seen.there, seen.doubts) == ({"a": 1}, State(1, 2, ()), 0)
+
+
+def test_a_queue_that_kept_the_head_of_its_last_write_reads_nothing_before_the_next(scene: Scene) -> None:
+    scene.enqueue("a")
+
+    assert scene.see(enqueue(scene, "b")) == Seen({"b": 1}, 1, 0, State(0, 0, ("a", "b")))
+    # It would have met it if it had read.
+    scene.store.inject(Fault.READ_ERROR)
+    scene.enqueue("c")
+    assert len(scene.store.planned) == 1
+
+
+@pytest.mark.parametrize("fault", HAPPENED)
+def test_a_queue_that_kept_the_head_tells_its_own_write_from_the_one_before(scene: Scene, fault: Fault) -> None:
+    scene.enqueue("a")
+    scene.third_party = scene.others_consume
+
+    seen = scene.see(enqueue(scene, "b"), fault, Fault.THIRD_PARTY_AFTER)
+
+    assert (seen.answer, seen.there) == ({"b": 1}, State(1, 2, ()))
+
+
+@pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.THIRD_PARTY_BEFORE])
+def test_a_queue_that_kept_the_head_appends_what_did_not_happen_though_the_write_before_did(
+    scene: Scene, fault: Fault
+) -> None:
+    scene.enqueue("a")
+    scene.third_party = scene.others_consume
+
+    seen = scene.see(enqueue(scene, "b"), fault)
+
+    assert (seen.answer, seen.there.locations[-1:], seen.tried) == ({"b": 1}, ("b",), 2)
+
+
+# Writers that are forgotten.
+
+
+@pytest.fixture
+def short_memory() -> Iterator[None]:
+    """A head that remembers two writers without a name."""
+    with patch.object(native_queue, "MOST_UNNAMED", 2):
+        yield
+
+
+def strangers_enqueue(scene: Scene, count: int) -> None:
+    """So many others append, each a writer of its own."""
+    for number in range(count):
+        by = Transaction(f"stranger-{number}", 0, is_named=False)
+        scene.other.enqueue(entries(by.writer), all_in_time, never_again, by)
+
+
+@pytest.mark.parametrize("fault", [*HAPPENED, Fault.ERROR_BEFORE])
+def test_a_writer_in_doubt_that_was_forgotten_meanwhile_says_that_it_cannot_know(
+    scene: Scene, fault: Fault, short_memory: None
+) -> None:
+    strangers_enqueue(scene, 2)
+    scene.third_party = lambda: strangers_enqueue(scene, 5)
+    scene.store.inject(fault)
+    scene.store.inject(Fault.THIRD_PARTY_AFTER)
+
+    with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
+        scene.enqueue("a")
+
+    assert scene.state().locations.count("a") == (fault in HAPPENED)
+
+
+def test_a_writer_that_tries_on_a_head_which_it_kept_while_too_many_others_wrote_cannot_know_and_goes_on_after_that(
+    scene: Scene, short_memory: None
+) -> None:
+    # Nothing went wrong here but that it was idle: a conflict may have happened all the same.
+    scene.enqueue("a")
+    strangers_enqueue(scene, 5)
+    with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
+        scene.enqueue("b")
+
+    assert scene.enqueue("c") == {"c": 6}
+
+
+def test_a_writer_that_kept_no_head_is_in_no_doubt_however_many_were_forgotten(
+    scene: Scene, short_memory: None
+) -> None:
+    strangers_enqueue(scene, 5)
+
+    assert scene.see(enqueue(scene, "a")).answer == {"a": 5}
+
+
+# Transactions with a name.
+
+
+def append(scene: Scene, number: int, *locations: str) -> Enqueued:
+    return scene.mine.enqueue(entries(*locations), all_in_time, never_again, Transaction("nightly", number))
+
+
+def test_a_transaction_that_comes_again_is_not_appended_and_its_first_sequence_is_known(scene: Scene) -> None:
+    scene.others_enqueue("z")
+    assert append(scene, 7, "a", "b") == Enqueued(True, 1, {"a": 1, "b": 2})
+
+    assert append(scene, 7, "c", "d") == Enqueued(False, 1, {}, was_there=True)
+    assert scene.state() == State(0, 0, ("z", "a", "b"))
+
+
+def test_a_transaction_before_the_last_one_is_refused_for_it_may_never_have_been_appended(scene: Scene) -> None:
+    append(scene, 7, "a")
+
+    with pytest.raises(InvalidInput, match="comes with transaction 6, and 7 is its last one"):
+        append(scene, 6, "b")
+    assert scene.state() == State(0, 0, ("a",))
+
+
+@pytest.mark.parametrize("fault", [*HAPPENED, Fault.ERROR_BEFORE, Fault.LATE])
+def test_a_transaction_whose_write_goes_wrong_is_appended_once(scene: Scene, fault: Fault) -> None:
+    scene.others_enqueue("z")
+    scene.third_party = scene.others_consume
+    scene.store.inject(fault)
+    scene.store.inject(Fault.THIRD_PARTY_AFTER)
+
+    # Where it is dequeued already the head says that it happened, and not whether it was this process: a success both.
+    done = append(scene, 7, "a")
+    assert done.appended or done.was_there
+    assert not append(scene, 7, "a").appended
+    assert scene.state().next == 2
+
+
+def test_a_named_writer_is_remembered_whoever_comes_after_it(scene: Scene, short_memory: None) -> None:
+    append(scene, 7, "a")
+    strangers_enqueue(scene, 50)
+
+    assert append(scene, 7, "a").was_there

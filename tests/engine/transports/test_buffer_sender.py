@@ -1,0 +1,198 @@
+"""`BufferSender`: records into a buffer, durable when `send` returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
+from penstock.buffer import decode_batch
+from penstock.engine import BatchEngine, BufferSender, EngineConfig, MemoryTransport, WorkBatch
+from penstock.engine.transports import buffer_sender as module
+from penstock.errors import Closed, InvalidInput, SinkFailed, StorageError
+from penstock.records import records_from_arrow, records_to_arrow, values_to_arrow
+from tests.engine.doubles import through
+from tests.support.hooked_store import HookedStore
+from tests.support.looking import batches, entries, queue
+from tests.support.waiting import NEVER, Background, Bell, Gate
+
+RECORDS = [Record(b"a", key=b"k"), Record(b"b", headers=[("h", b"1")]), Record(b"c", timestamp_ms=5)]
+SLOW = ProducerConfig(flush_interval=NEVER)
+
+
+@pytest.fixture
+def memory(fresh_name: str) -> ObjectStore:
+    return open_store(f"memory://{fresh_name}")
+
+
+@pytest.fixture
+def store(memory: ObjectStore) -> HookedStore:
+    return HookedStore(memory)
+
+
+@pytest.fixture
+def sender(store: HookedStore) -> Iterator[BufferSender]:
+    with BufferSender(store, SLOW) as sender:
+        yield sender
+
+
+def fail() -> None:
+    raise StorageError("the store is gone")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [RECORDS, iter(RECORDS), WorkBatch(RECORDS, (1,)), WorkBatch(records_to_arrow(RECORDS))],
+    ids=["list", "iterator", "batch", "columns"],
+)
+def test_everything_is_in_the_buffer_when_send_returns(sender: BufferSender, memory: ObjectStore, sent: Any) -> None:
+    sender.send(sent)
+    (entry,) = queue(memory)
+    assert records_from_arrow(decode_batch(memory.get(entry.location).data)) == RECORDS
+
+
+def test_it_does_not_wait_for_the_interval_of_its_producer(sender: BufferSender, memory: ObjectStore) -> None:
+    Background(lambda: sender.send(RECORDS)).result()
+    assert entries(memory) == [b"a", b"b", b"c"]
+
+
+def test_send_returns_only_when_the_manifest_has_it(store: HookedStore, sender: BufferSender) -> None:
+    gate = Gate()
+    store.before("write manifest", gate)
+    sending = Background(lambda: sender.send(RECORDS))
+    gate.wait_for_somebody()
+    assert not sending.has_ended_within(0.05)
+    gate.open()
+    sending.result()
+
+
+def test_a_work_batch_goes_over_without_an_object_for_a_record(sender: BufferSender) -> None:
+    batch = WorkBatch(values_to_arrow([b"a"]))
+    sender.send(batch)
+    assert batch._records is None
+
+
+def test_columns_of_ones_own_are_sent_as_json(sender: BufferSender, memory: ObjectStore) -> None:
+    sender.send(WorkBatch(pa.record_batch({"id": [1, 2]})))
+    assert [json.loads(entry) for entry in entries(memory)] == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize("nothing", [[], WorkBatch(()), WorkBatch((), (1, 2))])
+def test_no_records_are_no_work(sender: BufferSender, store: HookedStore, nothing: Any) -> None:
+    sender.send(nothing)
+    assert store.count("write data") == 0
+
+
+def test_much_is_handed_over_in_pieces_in_order(
+    sender: BufferSender, memory: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE", 3)
+    sent: list[list[bytes]] = []
+    produce = Producer.produce
+
+    def note(producer: Producer, entries: Any, *args: Any) -> Any:
+        sent.append(entries.column("value").to_pylist())
+        return produce(producer, entries, *args)
+
+    monkeypatch.setattr(Producer, "produce", note)
+    sender.send([Record(value) for value in (b"aa", b"b", b"cccc", b"d")])
+    assert (sent, entries(memory)) == ([[b"aa", b"b"], [b"cccc"], [b"d"]], [b"aa", b"b", b"cccc", b"d"])
+
+
+@pytest.mark.parametrize("step", ["write data", "write manifest"])
+def test_what_goes_wrong_is_raised(store: HookedStore, sender: BufferSender, step: Any) -> None:
+    store.before(step, fail, times=1)
+    with pytest.raises(StorageError, match="the store is gone"):
+        sender.send(RECORDS)
+
+
+def test_after_what_went_wrong_it_goes_on(store: HookedStore, sender: BufferSender, memory: ObjectStore) -> None:
+    store.before("write data", fail, times=1)
+    with pytest.raises(StorageError):
+        sender.send([Record(b"lost")])
+    sender.send([Record(b"kept")])
+    assert entries(memory) == [b"kept"]
+
+
+def test_what_went_wrong_with_somebody_elses_is_not_ours(store: HookedStore, memory: ObjectStore) -> None:
+    failed = Bell()
+
+    def ring_and_fail() -> None:
+        failed()
+        fail()
+
+    with Producer(store, ProducerConfig(flush_interval=NEVER, flush_size_bytes=1)) as producer:
+        store.before("write data", ring_and_fail, times=1)
+        theirs = producer.produce(b"theirs")
+        failed.wait()
+        BufferSender(producer).send([Record(b"ours")])
+        with pytest.raises(StorageError):
+            theirs.result()
+    assert entries(memory) == [b"ours"]
+
+
+def test_a_sender_that_fails_fails_the_block_of_an_engine_and_nothing_is_committed(
+    store: HookedStore, sender: BufferSender, memory: ObjectStore
+) -> None:
+    source = MemoryTransport()
+    source.send(RECORDS)
+    store.before("write data", fail, times=1)
+    engine = BatchEngine(EngineConfig(recv_timeout=0))
+    with pytest.raises(SinkFailed) as caught:
+        engine.run(source, through, sender.send, until_idle=True)
+    assert isinstance(caught.value.__cause__, StorageError)
+    assert repr(source) == "MemoryTransport(3 not committed)"
+    engine.run(source, through, sender.send, until_idle=True)
+    assert (entries(memory), source.committed_sequence) == ([b"a", b"b", b"c"], 2)
+
+
+def test_each_send_is_a_batch_of_its_own(sender: BufferSender, memory: ObjectStore) -> None:
+    sender.send([Record(b"a")])
+    sender.send([Record(b"b")])
+    assert batches(memory) == [[b"a"], [b"b"]]
+
+
+def test_after_close_it_refuses_to_send(memory: ObjectStore) -> None:
+    sender = BufferSender(memory)
+    sender.close()
+    with pytest.raises(Closed):
+        sender.send(RECORDS)
+
+
+def test_after_its_with_it_refuses_to_send(memory: ObjectStore) -> None:
+    with Producer(memory) as producer:
+        with BufferSender(producer) as sender:
+            pass
+        with pytest.raises(Closed):
+            sender.send(RECORDS)
+
+
+def test_close_again_does_nothing(tmp_path: Path) -> None:
+    sender = BufferSender(tmp_path)
+    sender.close()
+    sender.close()
+
+
+def test_close_closes_a_producer_that_it_made(memory: ObjectStore) -> None:
+    sender = BufferSender(memory)
+    sender.close()
+    with pytest.raises(Closed):
+        sender._producer.produce(b"x")
+
+
+def test_close_leaves_a_producer_open_that_was_given(memory: ObjectStore) -> None:
+    with Producer(memory) as producer:
+        BufferSender(producer).close()
+        producer.produce(b"x").result()
+    assert entries(memory) == [b"x"]
+
+
+@pytest.mark.parametrize("what", [None, 3, [b"bytes"], b"bytes"])
+def test_what_are_no_records_is_refused(sender: BufferSender, what: Any) -> None:
+    with pytest.raises(InvalidInput, match="records must be"):
+        sender.send(what)

@@ -1,0 +1,273 @@
+"""`MemoryTransport`: in order, a sequence for a token, a watermark for a commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from penstock import Record
+from penstock.engine import Keep, MemoryTransport, WorkBatch
+from penstock.errors import Closed, InvalidInput
+from penstock.records import values_to_arrow
+from tests.engine.doubles import values
+from tests.support.queue_folder import bell_of_waiting
+from tests.support.waiting import Background
+
+
+@pytest.fixture
+def transport() -> MemoryTransport:
+    return MemoryTransport()
+
+
+def holding(*payloads: bytes, **more: Any) -> MemoryTransport:
+    transport = MemoryTransport(**more)
+    transport.send(map(Record, payloads))
+    return transport
+
+
+def test_sequences_start_at_0(transport: MemoryTransport) -> None:
+    assert [transport.inject(b"a"), transport.inject(b"b")] == [0, 1]
+
+
+def test_what_was_injected_comes_with_its_key_and_sequence(transport: MemoryTransport) -> None:
+    transport.inject(b"v", key=b"k")
+    batch = transport.recv(10)
+    assert (batch.records, batch.commit_tokens) == ([Record(b"v", key=b"k")], (0,))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [Record(b"a"), Record(b"b")],
+        iter([Record(b"a"), Record(b"b")]),
+        WorkBatch([Record(b"a"), Record(b"b")], (5,)),
+        WorkBatch(values_to_arrow([b"a", b"b"])),
+    ],
+    ids=["list", "iterator", "batch", "columns"],
+)
+def test_what_was_sent_comes_in_order_with_tokens_of_its_own(transport: MemoryTransport, sent: Any) -> None:
+    transport.send(sent)
+    batch = transport.recv(10)
+    assert (values(batch.records), batch.commit_tokens) == ([b"a", b"b"], (0, 1))
+
+
+def test_a_receive_has_no_more_records_than_the_limit() -> None:
+    transport = holding(b"a", b"b", b"c")
+    assert [values(transport.recv(2).records), values(transport.recv(2).records)] == [[b"a", b"b"], [b"c"]]
+
+
+def test_a_receive_stops_before_passing_the_limit_in_bytes() -> None:
+    transport = holding(b"aa", b"bb", b"c")
+    assert [values(transport.recv(9, 3).records), values(transport.recv(9, 3).records)] == [[b"aa"], [b"bb", b"c"]]
+
+
+def test_a_record_larger_than_the_limit_comes_alone() -> None:
+    transport = holding(b"aaaa", b"b")
+    assert values(transport.recv(9, 3).records) == [b"aaaa"]
+
+
+def test_a_limit_of_no_bytes_hands_out_one_record() -> None:
+    assert values(holding(b"a", b"b").recv(9, 0).records) == [b"a"]
+
+
+def test_nothing_comes_when_the_time_is_over(transport: MemoryTransport) -> None:
+    batch = transport.recv(1, timeout=0)
+    assert (len(batch), batch.commit_tokens, batch.dead_letters) == (0, (), ())
+
+
+def test_what_is_injected_while_somebody_waits_is_received(transport: MemoryTransport) -> None:
+    waits = bell_of_waiting(transport, "_ready")
+    receiving = Background(lambda: transport.recv(1, timeout=3600))
+    waits.wait()
+    transport.inject(b"late")
+    assert values(receiving.result().records) == [b"late"]
+
+
+def test_nothing_is_committed_at_first(transport: MemoryTransport) -> None:
+    assert transport.committed_sequence is None
+
+
+def test_a_commit_moves_the_watermark_to_the_highest() -> None:
+    transport = holding(b"a", b"b", b"c")
+    transport.recv(3)
+    transport.commit((1, 0))
+    assert transport.committed_sequence == 1
+
+
+def test_the_watermark_never_moves_down() -> None:
+    transport = holding(b"a", b"b", b"c")
+    transport.recv(3)
+    transport.commit((2,))
+    transport.commit((0,))
+    assert transport.committed_sequence == 2
+
+
+def test_a_commit_of_nothing_is_nothing() -> None:
+    transport = holding(b"a")
+    transport.commit(())
+    assert transport.committed_sequence is None
+
+
+@pytest.mark.parametrize("token", [1, -1, "0", 0.0, True, None])
+def test_a_sequence_that_was_not_handed_out_is_refused_and_nothing_is_committed(token: Any) -> None:
+    transport = holding(b"a", b"b")
+    transport.recv(1)
+    with pytest.raises(InvalidInput, match="1 records were handed out"):
+        transport.commit((0, token))
+    assert transport.committed_sequence is None
+
+
+def test_what_was_handed_out_before_a_rewind_can_be_committed() -> None:
+    transport = holding(b"a", b"b")
+    tokens = transport.recv(2).commit_tokens
+    transport.rewind()
+    transport.commit(tokens)
+    assert len(transport.recv(1, timeout=0)) == 0
+
+
+def test_a_rewind_brings_back_what_was_not_committed() -> None:
+    transport = holding(b"a", b"b", b"c")
+    transport.recv(3)
+    transport.commit((0,))
+    transport.rewind()
+    batch = transport.recv(9)
+    assert (values(batch.records), batch.commit_tokens) == ([b"b", b"c"], (1, 2))
+
+
+def test_a_rewind_wakes_whoever_waits() -> None:
+    transport = holding(b"a")
+    transport.recv(1)
+    waits = bell_of_waiting(transport, "_ready")
+    receiving = Background(lambda: transport.recv(1, timeout=3600))
+    waits.wait()
+    transport.rewind()
+    assert values(receiving.result().records) == [b"a"]
+
+
+def test_a_filter_that_raises_takes_nothing() -> None:
+    fails = iter([False, True])
+
+    def judge(record: Record) -> type[Keep]:
+        if next(fails, False):
+            raise LookupError
+        return Keep
+
+    transport = holding(b"a", b"b", filters=[judge])
+    with pytest.raises(LookupError):
+        transport.recv(9)
+    assert values(transport.recv(9).records) == [b"a", b"b"]
+
+
+def test_what_is_committed_is_let_go_of() -> None:
+    transport = holding(*[b"x"] * 100)
+    transport.recv(100)
+    transport.commit((99,))
+    assert transport._records == []
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda transport: transport.inject(b"a"),
+        lambda transport: transport.send([Record(b"a")]),
+        lambda transport: transport.recv(1),
+        lambda transport: transport.commit((0,)),
+    ],
+)
+def test_after_close_it_refuses_everything(work: Any) -> None:
+    transport = holding(b"a")
+    transport.recv(1)
+    transport.close()
+    with pytest.raises(Closed):
+        work(transport)
+
+
+def test_close_ends_a_receive_that_waits(transport: MemoryTransport) -> None:
+    waits = bell_of_waiting(transport, "_ready")
+    receiving = Background(lambda: transport.recv(1, timeout=3600))
+    waits.wait()
+    transport.close()
+    with pytest.raises(Closed):
+        receiving.result()
+
+
+def test_it_is_healthy_until_it_is_closed() -> None:
+    with MemoryTransport() as transport:
+        before = transport.healthy
+    assert (before, transport.healthy) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [((0,), "max_records"), ((1.5,), "max_records"), ((1, -1), "max_bytes"), ((1, None, -1), "timeout")],
+)
+def test_a_limit_that_is_none_is_refused(transport: MemoryTransport, limits: Any, field: str) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        transport.recv(*limits)
+
+
+def test_threads_that_receive_side_by_side_get_everything_once() -> None:
+    transport = holding(*[b"%d" % number for number in range(300)])
+
+    def take() -> list[int]:
+        tokens: list[int] = []
+        while some := transport.recv(7, timeout=0).commit_tokens:
+            tokens += some
+        return tokens
+
+    receivers = [Background(take) for _ in range(4)]
+    assert sorted(token for receiver in receivers for token in receiver.result()) == list(range(300))
+
+
+class Model(RuleBasedStateMachine):
+    """Against a list, a watermark and a cursor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transport = MemoryTransport()
+        self.all: list[bytes] = []
+        self.committed = self.cursor = self.handed_out = 0
+
+    @rule(payloads=st.lists(st.binary(max_size=5), max_size=4))
+    def send(self, payloads: list[bytes]) -> None:
+        self.transport.send(map(Record, payloads))
+        self.all += payloads
+
+    @rule(max_records=st.integers(1, 5), max_bytes=st.none() | st.integers(0, 9))
+    def recv(self, max_records: int, max_bytes: int | None) -> None:
+        batch = self.transport.recv(max_records, max_bytes, 0)
+        end = self.cursor
+        while end < len(self.all) and end - self.cursor < max_records:
+            size = sum(map(len, self.all[self.cursor : end + 1]))
+            if end > self.cursor and max_bytes is not None and size > max_bytes:
+                break
+            end += 1
+        assert values(batch.records) == self.all[self.cursor : end]
+        assert batch.commit_tokens == tuple(range(self.cursor, end))
+        self.cursor = end
+        self.handed_out = max(self.handed_out, end)
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        if self.handed_out:
+            token = data.draw(st.integers(0, self.handed_out - 1))
+            self.transport.commit((token,))
+            self.committed = max(self.committed, token + 1)
+            self.cursor = max(self.cursor, self.committed)
+
+    @rule()
+    def rewind(self) -> None:
+        self.transport.rewind()
+        self.cursor = self.committed
+
+    @invariant()
+    def the_watermark_is_the_highest_commit(self) -> None:
+        assert self.transport.committed_sequence == (self.committed - 1 if self.committed else None)
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -1,0 +1,192 @@
+"""Roll-ups: a thousand objects are copied, and a new reader makes few requests."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from penstock.errors import OutcomeUnknown
+from penstock.metalog import ObjectMetadataLog, PartitionStart
+from penstock.metalog.object.chain import Chain
+from penstock.metalog.object.format import decode_many, encode
+from penstock.metalog.object.recent_objects import RecentObjects
+from penstock.metalog.object.roll_ups import RollUps
+from penstock.storage import MemoryStore
+from tests.metalog.object.stores import WatchedStore, objects_of, plant, read_all, roll_ups_of
+from tests.support.processes import PATIENCE
+
+
+@pytest.fixture
+def store(fresh_name: str) -> WatchedStore:
+    store = WatchedStore(MemoryStore(fresh_name))
+    ObjectMetadataLog(store, 1).close()
+    return store
+
+
+def chain_of(store: WatchedStore) -> Chain:
+    return Chain(store, 0, RecentObjects())
+
+
+def publish_and_wait(log: ObjectMetadataLog, payload: bytes) -> None:
+    """Publish the last of a thousand, and wait until its roll-up was made, or could not be."""
+    log.publish(0, payload)
+    thread = log._roll_ups._thread
+    assert thread is not None
+    log._roll_ups._asked.put(None)  # it ends when it has done what it was asked for before
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    log._roll_ups._thread = None
+
+
+def test_after_a_thousand_objects_there_is_a_roll_up(store: WatchedStore) -> None:
+    log = ObjectMetadataLog(store)
+    for at in range(999):
+        log.publish(0, b"%d" % at)
+    assert log._roll_ups._thread is None
+    assert roll_ups_of(store) == []
+    publish_and_wait(log, b"999")
+
+    assert roll_ups_of(store) == [f"{0:020d}-1000"]
+    copied = list(decode_many(store.get(f"0/rollups/{0:020d}-1000").data))
+    assert [payload for one in copied for payload in one.payloads] == [b"%d" % at for at in range(1_000)]
+    assert len(objects_of(store)) == 1_000, "originals stay"
+    log.close()
+
+
+def test_a_partial_thousand_is_not_rolled_up(store: WatchedStore) -> None:
+    plant(store.below, 0, 2_500)
+    RollUps().roll_up(chain_of(store))
+
+    assert roll_ups_of(store) == [f"{0:020d}-1000", f"{1000:020d}-1000"]
+
+
+def test_a_new_reader_of_many_objects_makes_few_requests(store: WatchedStore) -> None:
+    plant(store.below, 0, 3_050)
+    RollUps().roll_up(chain_of(store))
+    for start in (0, 500, 1_999, 2_001, 3_020):
+        log = ObjectMetadataLog(store)
+        store.asked.clear()
+        assert read_all(log, start=start, end=3_050) == [b"%d" % at for at in range(start, 3_050)]
+        count = store.count()
+        print(f"from {start} of 3,050 objects: {dict(count)}")
+        assert count["get"] <= 16 + 3 + 50
+        assert count["list_objects"] <= 3
+
+
+def test_a_start_in_a_roll_up_reads_no_original_before_it(store: WatchedStore) -> None:
+    for number in range(1_000):
+        store.below.put(f"0/{number * 2:020d}", encode(number * 2, number, bytes(16), [b"x", b"y"]))
+    RollUps().roll_up(chain_of(store))
+    log = ObjectMetadataLog(store)
+    store.asked.clear()
+
+    assert len(read_all(log, start=501, end=2_000)) == 1_499
+    assert store.gets() == [f"0/{501:020d}", f"0/rollups/{0:020d}-2000"]
+
+
+def test_a_writer_killed_before_its_roll_up_leaves_it_to_the_next_thousand(store: WatchedStore) -> None:
+    plant(store.below, 0, 1_999)  # the first thousand's writer is no more
+    log = ObjectMetadataLog(store)
+    publish_and_wait(log, b"1999")
+
+    assert roll_ups_of(store) == [f"{0:020d}-1000", f"{1000:020d}-1000"]
+
+
+def test_one_killed_between_the_parts_of_a_thousand_is_followed_by_another(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.metalog.object.roll_ups._MOST_BYTES", 20_000)
+    plant(store.below, 0, 1_000)
+    RollUps().roll_up(chain_of(store))
+    whole = roll_ups_of(store)
+    assert len(whole) > 2
+    store.delete(f"0/rollups/{name}" for name in whole[1:])
+    RollUps().roll_up(chain_of(store))
+
+    assert roll_ups_of(store) == whole
+
+
+def test_the_parts_of_a_roll_up_are_not_too_large(store: WatchedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.metalog.object.roll_ups._MOST_BYTES", 10_000)
+    plant(store.below, 0, 500)
+    store.put(f"0/{500:020d}", encode(500, 500, bytes(16), [bytes(50_000)]))
+    plant(store.below, 0, 499, start=501, number=501)
+    RollUps().roll_up(chain_of(store))
+
+    parts = [store.get(f"0/rollups/{name}").data for name in roll_ups_of(store)]
+    assert all(len(part) <= 10_000 or len(list(decode_many(part))) == 1 for part in parts)
+    assert [one.first for part in parts for one in decode_many(part)] == list(range(1_000))
+    assert len(read_all(ObjectMetadataLog(store), end=1_000)) == 1_000
+
+
+def test_a_thousand_large_objects_are_not_in_memory_together(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.metalog.object.roll_ups._MOST_BYTES", 10_000)
+    plant(store.below, 0, 1_000)
+    order: list[str] = []
+    store.before = lambda operation, path: order.append(operation)
+    RollUps().roll_up(chain_of(store))
+
+    assert order.index("put_if_absent") < 300, "the first part is written before the rest is read"
+
+
+def test_those_who_make_the_same_roll_up_write_the_same(store: WatchedStore) -> None:
+    plant(store.below, 0, 1_000)
+    made: list[bytes] = []
+
+    def another(operation: str, path: str) -> None:
+        if operation == "put_if_absent":
+            store.before = lambda operation, path: None
+            RollUps().roll_up(chain_of(store))
+            made.append(store.get(path).data)
+
+    store.before = another
+    RollUps().roll_up(chain_of(store))
+
+    assert roll_ups_of(store) == [f"{0:020d}-1000"]
+    assert store.get(f"0/rollups/{0:020d}-1000").data == made[0]
+
+
+def test_a_roll_up_that_fails_is_no_loss_and_is_made_later(store: WatchedStore) -> None:
+    plant(store.below, 0, 999)
+    log = ObjectMetadataLog(store)
+
+    def fail(operation: str, path: str) -> None:
+        if "rollups" in path and operation == "put_if_absent":
+            raise OutcomeUnknown("no answer")
+
+    store.before = fail
+    publish_and_wait(log, b"999")
+    assert roll_ups_of(store) == []
+    store.before = lambda operation, path: None
+    plant(store.below, 0, 999, start=1_000, number=1_000)
+    publish_and_wait(log, b"1999")
+    assert roll_ups_of(store) == [f"{0:020d}-1000", f"{1000:020d}-1000"]
+
+
+def test_closing_does_not_wait_for_a_whole_roll_up(store: WatchedStore) -> None:
+    plant(store.below, 0, 999)
+    log = ObjectMetadataLog(store)
+    log.publish(0, b"999")
+    log.close()
+
+    assert log._roll_ups._thread is not None
+    assert not log._roll_ups._thread.is_alive()
+
+
+@pytest.mark.chaos
+def test_a_new_reader_of_a_hundred_thousand_objects(fresh_name: str) -> None:
+    store = WatchedStore(MemoryStore(fresh_name))
+    ObjectMetadataLog(store, 1).close()
+    plant(store.below, 0, 100_000)
+    RollUps().roll_up(chain_of(store))
+    log = ObjectMetadataLog(store)
+    store.asked.clear()
+    began = time.monotonic()
+    with log.subscribe([PartitionStart(0)]) as records:
+        assert [next(records).offset for _ in range(100_000)] == list(range(100_000))
+
+    print(f"100,000 objects of one record: {time.monotonic() - began:.2f} s, {dict(store.count())}")
+    assert store.count()["get"] < 150

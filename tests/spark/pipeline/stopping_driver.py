@@ -1,0 +1,105 @@
+"""A pipeline's driver that a test stops: it runs what it is told on its standard input, and says where it is.
+
+python -m tests.spark.pipeline.stopping_driver ROOT
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from penstock.spark.pipeline.stopping import Stopping
+from tests.spark.pipelines import Places
+
+HELD, RELEASED = "held", "released"  # pipes that a task and the test meet at
+
+
+def tell(what: str) -> None:
+    os.write(1, f"{what}\n".encode())  # in one piece, also from the handler of a signal
+
+
+def tell_of_signals() -> None:
+    """Tell when a signal was taken."""
+    real = Stopping._ask
+
+    def ask(stopping: Stopping, number: int, frame: FrameType | None) -> None:
+        real(stopping, number, frame)
+        tell("asked")
+
+    Stopping._ask = ask  # type: ignore[method-assign, assignment]
+
+
+def held_up(df: Any) -> Any:
+    """Stand in the middle of a block until the test says so."""
+    tell("in the block")
+    sys.stdin.readline()
+    return df
+
+
+def holding(root: Path) -> Callable[[Any], Any]:
+    """Make a function that stands in the middle of a task, as long as there are the pipes to stand at."""
+
+    def hold(batch: Any) -> Any:
+        if (root / HELD).exists():
+            with (root / HELD).open("w"):
+                pass
+            with (root / RELEASED).open() as pipe:
+                pipe.read()
+        return batch
+
+    return hold
+
+
+def idling(spark: SparkSession, places: Places) -> Callable[[], None]:
+    """Make a function that tells, once, that the first block is committed and the query waits for its next trigger."""
+    told: list[str] = []
+
+    def look() -> None:
+        done = (places.checkpoint / "commits" / "0").exists()
+        if done and not told and not spark.streams.active[0].status["isTriggerActive"]:
+            told.append("idle")
+            tell("idle")
+
+    return look
+
+
+def run(spark: SparkSession, places: Places, how: str, trigger: str) -> None:
+    pipeline = places.pipeline(pollInterval=0.05).parse("json", "id bigint").dead_letters(places.dead_letters)
+    if how == "in-a-task":
+        pipeline = places.pipeline().parse("json", "id bigint").process(holding(places.root))
+        pipeline = pipeline.dead_letters(places.dead_letters)
+    elif how == "in-the-driver":
+        pipeline = pipeline.transform(held_up)
+    else:
+        pipeline = pipeline.every(0.05, idling(spark, places))
+    summary = pipeline.to_parquet(places.table).run(spark, trigger)
+    tell(f"done {summary.rows} {summary.blocks}")
+
+
+def main(root: str) -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+    tell_of_signals()
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    while order := sys.stdin.readline().split(maxsplit=2):
+        name, how, trigger = order
+        run(spark, Places(Path(root) / name), how, trigger.strip())
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,120 @@
+"""`penstock run pipeline.toml`, as somebody types it: one real run of a file with everything in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import CHECK_JAVA
+from tests.spark.pipelines import Places
+from tests.support.command import run, run_for
+
+PIPELINE = """\
+source = "{root}/events"
+checkpoint = "{root}/checkpoint"
+dead_letters = "{root}/dead-letters"
+trigger = "available_now"
+
+[options]
+maxBatchesPerTrigger = 1
+
+[parse]
+format = "json"
+schema = "id bigint, event string"
+
+[[process]]
+function = "my_steps:trimmed"
+before_parse = true
+
+[[process]]
+function = "my_steps:with_length"
+schema = "id bigint, event string, length int"
+
+[sink]
+parquet = "{root}/table"
+partition_by = ["event"]
+
+[spark]
+master = "local[2]"
+
+[spark.config]
+"spark.ui.enabled" = false
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"""
+STEPS = """\
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import Record
+
+
+def trimmed(batch):
+    return batch.map_records(lambda records: [Record(one.value.strip(b"!"), one.key, one.headers) for one in records])
+
+
+def with_length(batch):
+    length = pc.utf8_length(batch.column("event"))
+    errors = pc.if_else(pc.equal(length, 0), "the event has no name", pa.scalar(None, pa.string()))
+    return batch.append_column("length", length).append_column("_error", errors)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    places: Places
+    result: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
+    if why_not:
+        pytest.skip(" ".join(why_not.split()))
+    places = Places(tmp_path_factory.mktemp("run"))
+    places.put([b'!{"id": 1, "event": "click"}', b"no JSON"], [b'{"id": 2, "event": ""}', b'{"id": 3, "event": "key"}'])
+    (places.root / "my_steps.py").write_text(STEPS)
+    (places.root / "pipeline.toml").write_text(PIPELINE.format(root=places.root))
+    return Done(places, run_for(280, "run", str(places.root / "pipeline.toml")))
+
+
+def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:
+    assert done.result.returncode == 0, done.result.stderr
+    said = done.result.stdout.strip().splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("2 rows, ")
+    assert " bytes, 2 dead letters, 2 blocks, " in said[0]
+
+
+def test_rows_went_through_the_functions_beside_the_file_into_the_table(done: Done) -> None:
+    assert done.places.rows() == [{"id": 1, "length": 5, "event": "click"}, {"id": 3, "length": 3, "event": "key"}]
+
+
+def test_dead_letters_of_both_kinds_are_in_their_table(done: Done) -> None:
+    letters = [(letter["payload"], letter["stage"]) for letter in done.places.letters()]
+    assert letters == [(b"no JSON", "parse"), (b'{"id": 2, "event": ""}', "process")]
+
+
+def test_everything_is_acked(done: Done) -> None:
+    assert done.places.queued() == []
+
+
+def test_a_pipeline_that_cannot_work_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(root=tmp_path))
+    failed = run("run", str(tmp_path / "pipeline.toml"))
+    assert failed.returncode == 1
+    assert len(failed.stderr.strip().splitlines()) == 1
+    assert "my_steps" in failed.stderr
+
+
+def test_without_java_it_says_how_to_get_it(tmp_path: Path) -> None:
+    (tmp_path / "my_steps.py").write_text(STEPS)
+    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(root=tmp_path))
+    failed = run("run", str(tmp_path / "pipeline.toml"), JAVA_HOME=str(tmp_path), PATH=os.defpath)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith(f"penstock: Java was not found in JAVA_HOME ({tmp_path})")
+    assert "To get it: " in failed.stderr

@@ -1,0 +1,258 @@
+"""SIGTERM and Ctrl-C while a pipeline runs: a driver process of its own, and real signals."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.spark.pipeline.stopping import Stopping
+from tests.spark.conftest import CHECK_JAVA
+from tests.spark.pipeline.stopping_driver import HELD, RELEASED
+from tests.spark.pipelines import Places
+from tests.support.processes import PATIENCE
+from tests.support.repository import ROOT
+
+pytestmark = pytest.mark.timeout(900)  # one fixture stops six pipelines
+
+SPARKS_PATIENCE = 3 * PATIENCE
+
+
+class Driver:
+    """The driver's process, which leads a group of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._log = root / "driver.log"
+        self._unread: list[str] = []
+        self._part = b""
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.pipeline.stopping_driver", str(root)],
+                cwd=ROOT,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def new_places(self, name: str) -> Places:
+        """A buffer with one batch: ids 0 and 1, and what is no JSON."""
+        places = Places(self._root / name)
+        places.put([b'{"id": 0}', b'{"id": 1}', b"no JSON"])
+        return places
+
+    def run(self, places: Places, how: str, trigger: str) -> None:
+        """Let it run a pipeline."""
+        self.say(f"{places.root.name} {how} {trigger}")
+
+    def say(self, what: str = "") -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n".encode())
+        self._process.stdin.flush()
+
+    def hear(self, word: str) -> str:
+        """Wait for something that the driver tells, and pass over what comes before."""
+        while True:
+            while self._unread:
+                line = self._unread.pop(0)
+                if line.startswith(word):
+                    return line
+            self._read(word)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal Python alone, and return when it was taken."""
+        self._process.send_signal(number)
+        self.hear("asked")
+
+    def interrupt_group(self) -> None:
+        """What Ctrl-C at a terminal does."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        self.hear("asked")
+
+    def end(self) -> int:
+        """Let it come to its end, and return its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(SPARKS_PATIENCE)
+
+    def clear_away(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _read(self, word: str) -> None:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], SPARKS_PATIENCE)
+        data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
+        assert data, f"the driver does not say {word!r}:\n{self._log.read_text(errors='replace')[-4000:]}"
+        *lines, self._part = (self._part + data).split(b"\n")
+        self._unread += [line.decode() for line in lines]
+
+
+@pytest.fixture(scope="module")
+def java() -> None:
+    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
+    if why_not:
+        pytest.skip(" ".join(why_not.split()))
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What a pipeline that was told to stop left."""
+
+    places: Places
+    done: str
+    queued: list[int]
+    rows: list[Any]
+    letters: int
+    seconds: float
+
+
+def stopped(driver: Driver, places: Places) -> Stopped:
+    since = time.monotonic()
+    done = driver.hear("done")
+    rows = [row["id"] for row in places.rows()]
+    return Stopped(places, done, places.queued(), rows, len(places.letters()), time.monotonic() - since)
+
+
+@dataclass(frozen=True)
+class Story:
+    """One driver that ran several pipelines, each stopped in its own way, and how it ended."""
+
+    stops: dict[str, Stopped]
+    code: int
+
+
+@pytest.fixture(scope="module")
+def story(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    driver = Driver(tmp_path_factory.mktemp("stopping"))
+    try:
+        yield Story(
+            {
+                "in a block": stop_in_the_second_block(driver),
+                "idle": stop_when_idle(driver, "idle", "asap"),
+                "between triggers": stop_when_idle(driver, "between", "10 minutes"),
+                "by Ctrl-C": interrupt_in_a_block(driver),
+                **stop_at_once_and_run_again(driver),
+            },
+            driver.end(),
+        )
+    finally:
+        driver.clear_away()
+
+
+def stop_in_the_second_block(driver: Driver) -> Stopped:
+    places = driver.new_places("term")
+    driver.run(places, "in-the-driver", "1 second")
+    driver.hear("in the block")
+    driver.say("go on")
+    places.put([b'{"id": 2}'])
+    driver.hear("in the block")
+    driver.signal(signal.SIGTERM)
+    driver.say("go on")
+    return stopped(driver, places)
+
+
+def stop_when_idle(driver: Driver, name: str, trigger: str) -> Stopped:
+    places = driver.new_places(name)
+    driver.run(places, "idle", trigger)
+    driver.hear("idle")
+    driver.signal(signal.SIGTERM)
+    return stopped(driver, places)
+
+
+def interrupt_in_a_block(driver: Driver) -> Stopped:
+    places = driver.new_places("interrupt")
+    driver.run(places, "in-the-driver", "asap")
+    driver.hear("in the block")
+    driver.interrupt_group()
+    driver.say("go on")
+    return stopped(driver, places)
+
+
+def stop_at_once_and_run_again(driver: Driver) -> dict[str, Stopped]:
+    places = driver.new_places("twice")
+    for name in (HELD, RELEASED):
+        os.mkfifo(places.root / name)
+    driver.run(places, "in-a-task", "asap")
+    with (places.root / HELD).open() as pipe:
+        pipe.read()
+    driver.signal(signal.SIGTERM)
+    driver.signal(signal.SIGTERM)
+    at_once = stopped(driver, places)
+    (places.root / HELD).unlink()
+    driver.run(places, "in-a-task", "available_now")
+    return {"at once": at_once, "the next run": stopped(driver, places)}
+
+
+@pytest.mark.parametrize("when", ["in a block", "idle", "between triggers", "by Ctrl-C", "the next run"])
+def test_what_was_read_is_in_the_tables_once_and_acked(story: Story, when: str) -> None:
+    stop = story.stops[when]
+    assert (stop.rows, stop.letters, stop.queued) == ([0, 1, 2] if when == "in a block" else [0, 1], 1, [])
+
+
+@pytest.mark.parametrize("when", ["in a block", "by Ctrl-C"])
+def test_the_block_in_hand_is_finished_and_counted(story: Story, when: str) -> None:
+    assert story.stops[when].done == ("done 3 2" if when == "in a block" else "done 2 1")
+
+
+@pytest.mark.parametrize("when", ["idle", "between triggers"])
+def test_a_pipeline_that_waits_stops_soon(story: Story, when: str) -> None:
+    assert story.stops[when].seconds < PATIENCE  # and not in ten minutes
+
+
+def test_a_second_signal_stops_at_once_with_nothing_acked(story: Story) -> None:
+    stop = story.stops["at once"]
+    assert (stop.done, stop.rows, stop.queued) == ("done 0 0", [], [0])
+
+
+def test_a_driver_whose_pipelines_were_stopped_ends_with_exit_code_0(story: Story) -> None:
+    assert story.code == 0
+
+
+# The signals
+
+
+def test_the_first_signal_asks_and_the_second_is_urgent() -> None:
+    with Stopping() as stopping:
+        said = [(stopping.is_asked, stopping.is_urgent)]
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+            said.append((stopping.is_asked, stopping.is_urgent))
+    assert said == [(False, False), (True, False), (True, True)]
+
+
+def test_the_handlers_that_were_there_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Stopping():
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] != before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_in_another_thread_no_handler_is_touched() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[Any] = []
+
+    def run() -> None:
+        with Stopping() as stopping:
+            seen.extend([signal.getsignal(signal.SIGTERM), stopping.is_asked])
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(PATIENCE)
+    assert seen == [before, False]

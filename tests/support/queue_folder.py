@@ -1,0 +1,121 @@
+"""Where a queue of a test is on disk: to open it, and to look and write behind its back while it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rocksdict
+
+from penstock import DurableEventQueue
+from penstock.queue.database import Database
+from penstock.queue.totals import Totals
+from tests.support.waiting import Bell
+
+KIB = 1 << 10
+LAST = (1 << 64) - 1
+
+
+def key(identifier: int) -> bytes:
+    return identifier.to_bytes(8, "big")
+
+
+def begin_at(path: Path, next_id: int) -> None:
+    """Make a queue that gives this id next, as if it had given all before it."""
+    database = Database(str(path))
+    database.settle(Totals(next_id))
+    database.close()
+
+
+class Place:
+    """A directory, and the mode in which the queue in it is opened."""
+
+    def __init__(self, path: Path, *, lazy: bool) -> None:
+        self.path = path
+        self.lazy = lazy
+        self._opened: list[DurableEventQueue[Any]] = []
+
+    def open(self, **more: Any) -> DurableEventQueue[Any]:
+        queue: DurableEventQueue[Any] = DurableEventQueue(self.path, **{"lazy": self.lazy, **more})
+        self._opened.append(queue)
+        return queue
+
+    def close(self) -> None:
+        """Close whatever was opened, and not closed."""
+        for queue in self._opened:
+            queue.close()
+
+    def holding(self, *events: bytes) -> Place:
+        """Push these, and close the queue."""
+        with self.open() as queue:
+            queue.push_many(events)
+        return self
+
+    def plant(self, key: bytes, value: bytes, family: str = "default") -> None:
+        """Write into the database of a queue that is closed."""
+        with self.raw(family) as family_of_it:
+            family_of_it[key] = value
+
+    def flush(self) -> None:
+        """Let RocksDB write what is in its log to a table, in a queue that is closed."""
+        with self.raw() as database:
+            database.flush()
+
+    def keys(self, family: str = "default") -> list[bytes]:
+        """The keys in the database of a queue that is closed."""
+        with self.raw(family) as family_of_it:
+            return [one for one in family_of_it.keys() if isinstance(one, bytes)]  # noqa: SIM118  it is no dict
+
+    def ids(self) -> list[int]:
+        """The ids of the events in the database of a queue that is closed."""
+        return [int.from_bytes(one, "big") for one in self.keys()]
+
+    @contextmanager
+    def raw(self, family: str = "default") -> Iterator[rocksdict.Rdict]:
+        """The database of a queue that is closed, as RocksDB has it."""
+        database = rocksdict.Rdict(str(self.path), rocksdict.Options(raw_mode=True))
+        try:
+            if family == "default":
+                yield database
+                return
+            inside = database.get_column_family(family)
+            try:
+                yield inside
+            finally:
+                inside.close()
+        finally:
+            database.close()
+
+
+def bell_of_waiting(owner: object, waiters: str) -> Bell:
+    """A bell that rings when a thread waits for something of this queue.
+
+    It rings under the queue's lock: whoever hears it and takes that lock finds the thread waiting.
+    """
+    bell = Bell()
+    waited_for = getattr(owner, waiters)
+    enlist = waited_for._enlist
+
+    def enlist_and_ring() -> object:
+        enlisted: object = enlist()
+        bell()
+        return enlisted
+
+    waited_for._enlist = enlist_and_ring
+    return bell
+
+
+class WaitingClock:
+    """Time that passes by waiting alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, bell: object, seconds: float) -> None:
+        """Wait for what never comes."""
+        self.now += seconds
