@@ -12,20 +12,50 @@ from penstock.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from penstock.buffer.collector.collector import GarbageCollector
     from penstock.buffer.collector.report import GcReport
-    from penstock.buffer.config import DATA_PATH_PREFIX as DATA_PATH_PREFIX
-    from penstock.buffer.config import ConsumerConfig, ManifestFormat, ProducerConfig
+    from penstock.buffer.config import (
+        DATA_PATH_PREFIX as DATA_PATH_PREFIX,
+    )
+    from penstock.buffer.config import (
+        ConsumerConfig,
+        ManifestFormat,
+        ProducerConfig,
+    )
     from penstock.buffer.consumer.consumer import Consumer
-    from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
-    from penstock.buffer.consumer.fetching import decode_object as decode_object
-    from penstock.buffer.consumer.fetching import largest_object as largest_object
-    from penstock.buffer.consumer.fetching import read_object as read_object
+    from penstock.buffer.consumer.fetching import (
+        ConsumedBatch,
+        FetchHandle,
+    )
+    from penstock.buffer.consumer.fetching import (
+        decode_object as decode_object,
+    )
+    from penstock.buffer.consumer.fetching import (
+        largest_object as largest_object,
+    )
+    from penstock.buffer.consumer.fetching import (
+        read_object as read_object,
+    )
     from penstock.buffer.descriptors import BatchDescriptor, Metadata
-    from penstock.buffer.format.batch import BatchFormat, Compression, decode_batch, encode_batch
-    from penstock.buffer.format.batch import record_count as record_count
-    from penstock.buffer.groups import Groups as Groups
-    from penstock.buffer.groups import GroupStatus as GroupStatus
-    from penstock.buffer.groups import Writers as Writers
-    from penstock.buffer.groups import groups_in as groups_in
+    from penstock.buffer.format.batch import (
+        BatchFormat,
+        Compression,
+        decode_batch,
+        encode_batch,
+    )
+    from penstock.buffer.format.batch import (
+        record_count as record_count,
+    )
+    from penstock.buffer.groups import (
+        Groups as Groups,
+    )
+    from penstock.buffer.groups import (
+        GroupStatus as GroupStatus,
+    )
+    from penstock.buffer.groups import (
+        Writers as Writers,
+    )
+    from penstock.buffer.groups import (
+        groups_in as groups_in,
+    )
     from penstock.buffer.inspect import peek
     from penstock.buffer.locations import is_data_path as is_data_path
     from penstock.buffer.manifest.contents import MANIFEST_PATH as MANIFEST_PATH
@@ -34,18 +64,38 @@ if TYPE_CHECKING:
     from penstock.buffer.manifest.state import QueueView as QueueView
     from penstock.buffer.manifest.upgrade import upgrade as upgrade
     from penstock.buffer.manifest.v1.buffer_id import read_id as read_id
-    from penstock.buffer.manifest.v2.head import DEFAULT_GROUP as DEFAULT_GROUP
-    from penstock.buffer.manifest.v2.head import VERSION as VERSION
-    from penstock.buffer.manifest.v2.head import Entry as Entry
-    from penstock.buffer.manifest.v2.head import Head as Head
-    from penstock.buffer.manifest.v2.head import Reference as Reference
-    from penstock.buffer.manifest.v2.head import version_of as version_of
+    from penstock.buffer.manifest.v2.head import (
+        DEFAULT_GROUP as DEFAULT_GROUP,
+    )
+    from penstock.buffer.manifest.v2.head import (
+        VERSION as VERSION,
+    )
+    from penstock.buffer.manifest.v2.head import (
+        Entry as Entry,
+    )
+    from penstock.buffer.manifest.v2.head import (
+        Head as Head,
+    )
+    from penstock.buffer.manifest.v2.head import (
+        Reference as Reference,
+    )
+    from penstock.buffer.manifest.v2.head import (
+        version_of as version_of,
+    )
     from penstock.buffer.manifest.v2.queue import NativeView as NativeView
     from penstock.buffer.manifest.v2.segments import folder_of as folder_of
-    from penstock.buffer.producer.block_appender import BlockAppender as BlockAppender
-    from penstock.buffer.producer.block_appender import BlockName as BlockName
-    from penstock.buffer.producer.block_appender import WrittenObject as WrittenObject
-    from penstock.buffer.producer.block_appender import join_to_size as join_to_size
+    from penstock.buffer.producer.block_appender import (
+        BlockAppender as BlockAppender,
+    )
+    from penstock.buffer.producer.block_appender import (
+        BlockName as BlockName,
+    )
+    from penstock.buffer.producer.block_appender import (
+        WrittenObject as WrittenObject,
+    )
+    from penstock.buffer.producer.block_appender import (
+        join_to_size as join_to_size,
+    )
     from penstock.buffer.producer.producer import Producer
     from penstock.buffer.producer.write_handle import WriteHandle, Written
 else:

@@ -1,4 +1,4 @@
-"""What every package needs and none owns: checks of arguments, forks, loggers, and the end of a process.
+"""What every package needs and none owns: checks, forks, closing, retries, loggers, and the end of a process.
 
 May import: `errors`, `metrics`.
 """
@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from penstock.core.at_exit import close_at_exit, forget
     from penstock.core.checked_json import decode_fields, encode_fields
     from penstock.core.checks import as_word, check_config, check_seconds, check_whole
+    from penstock.core.closing import Closing
     from penstock.core.fork import begin_anew_in_child, current, refuse_in_child
     from penstock.core.logs import escaping, get_logger, traceback_of
     from penstock.core.printing import printable
+    from penstock.core.retry import Backoff, call_with_retries
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -21,15 +23,20 @@ else:
             "penstock.core.at_exit": ("close_at_exit", "forget"),
             "penstock.core.checked_json": ("decode_fields", "encode_fields"),
             "penstock.core.checks": ("as_word", "check_config", "check_seconds", "check_whole"),
+            "penstock.core.closing": ("Closing",),
             "penstock.core.fork": ("begin_anew_in_child", "current", "refuse_in_child"),
             "penstock.core.logs": ("escaping", "get_logger", "traceback_of"),
             "penstock.core.printing": ("printable",),
+            "penstock.core.retry": ("Backoff", "call_with_retries"),
         },
     )
 
 __all__ = [
+    "Backoff",
+    "Closing",
     "as_word",
     "begin_anew_in_child",
+    "call_with_retries",
     "check_config",
     "check_seconds",
     "check_whole",

@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from penstock.engine.delivery import Delivery as Delivery
     from penstock.engine.delivery import wait_for_delivery as wait_for_delivery
     from penstock.engine.parsing.block_parser import ParseFormat as ParseFormat
-    from penstock.engine.parsing.column_functions import ERROR as ERROR
-    from penstock.engine.parsing.column_functions import ColumnFunction as ColumnFunction
-    from penstock.engine.parsing.column_functions import columns
-    from penstock.engine.parsing.column_functions import keeps_rows as keeps_rows
-    from penstock.engine.parsing.column_functions import set_apart as set_apart
+    from penstock.engine.parsing.column_functions import (
+        ERROR as ERROR,
+    )
+    from penstock.engine.parsing.column_functions import (
+        ColumnFunction as ColumnFunction,
+    )
+    from penstock.engine.parsing.column_functions import (
+        columns,
+    )
+    from penstock.engine.parsing.column_functions import (
+        keeps_rows as keeps_rows,
+    )
+    from penstock.engine.parsing.column_functions import (
+        set_apart as set_apart,
+    )
     from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
     from penstock.engine.parsing.typed_columns import check_columns as check_columns
     from penstock.engine.parsing.typed_columns import parse_as as parse_as

@@ -17,17 +17,40 @@ if TYPE_CHECKING:
     from penstock.storage.local.lock import locked_if_free as locked_if_free
     from penstock.storage.local.room import Room as Room
     from penstock.storage.memory import MemoryStore
-    from penstock.storage.object_store import Data as Data
-    from penstock.storage.object_store import DeleteResult, ListsRanges, Object, ObjectMeta, ObjectStore, Reserve
-    from penstock.storage.object_store import as_data as as_data
-    from penstock.storage.object_store import as_version as as_version
+    from penstock.storage.object_store import (
+        Data as Data,
+    )
+    from penstock.storage.object_store import (
+        DeleteResult,
+        ListsRanges,
+        Object,
+        ObjectMeta,
+        ObjectStore,
+        Reserve,
+    )
+    from penstock.storage.object_store import (
+        as_data as as_data,
+    )
+    from penstock.storage.object_store import (
+        as_version as as_version,
+    )
     from penstock.storage.opening import check_path_in, open_store, url_of
     from penstock.storage.opening import local_path as local_path
-    from penstock.storage.paths import check_path as check_path
-    from penstock.storage.paths import check_paths as check_paths
-    from penstock.storage.paths import check_prefix as check_prefix
-    from penstock.storage.paths import is_below as is_below
-    from penstock.storage.paths import is_path as is_path
+    from penstock.storage.paths import (
+        check_path as check_path,
+    )
+    from penstock.storage.paths import (
+        check_paths as check_paths,
+    )
+    from penstock.storage.paths import (
+        check_prefix as check_prefix,
+    )
+    from penstock.storage.paths import (
+        is_below as is_below,
+    )
+    from penstock.storage.paths import (
+        is_path as is_path,
+    )
     from penstock.storage.redaction import redact as redact
 else:
     __getattr__, __dir__ = lazy_names(

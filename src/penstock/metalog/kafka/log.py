@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.core import check_seconds, check_whole, get_logger
-from penstock.core import current
+from penstock.core import check_seconds, check_whole, current, get_logger
 from penstock.errors import BackpressureTimeout, Closed, InvalidInput, OutcomeUnknown, StorageError
 from penstock.metalog.kafka.config import KafkaConfig, kafka_client
 from penstock.metalog.kafka.feed import KafkaFeed

@@ -1,0 +1,59 @@
+"""`Closing`: the base of everything that is open until it is closed, in the one process that opened it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import ClassVar, Self
+
+from penstock.core.fork import current, refuse_in_child
+from penstock.core.logs import get_logger
+from penstock.errors import Closed
+
+_log = get_logger(__name__)
+
+
+class Closing(ABC):
+    """Open until `close`, in the process that made it; usable in a `with` statement.
+
+    A method of a subclass calls `_check_process` before it takes any lock, and `_check_open` where it needs to be open.
+    """
+
+    _instead_in_child: ClassVar[str]
+    """What to do in a forked child instead of using the parent's: the end of the error's sentence."""
+
+    def __init__(self) -> None:
+        self._home = current.number
+        self._is_closed = False
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it. A second `close` does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close it. An error of `close` does not hide the exception that ends the `with` block: it is logged then."""
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            _log.exception("closing %r failed too", self)
+
+    @property
+    def _is_in_child(self) -> bool:
+        """Whether this is a forked child of the process that made it."""
+        return self._home != current.number
+
+    def _check_process(self) -> None:
+        """Raises `InvalidInput` in a forked child."""
+        refuse_in_child(self._home, self, self._instead_in_child)
+
+    def _check_open(self) -> None:
+        """Raises `Closed` after `close`."""
+        if self._is_closed:
+            raise Closed(f"{self!r} is closed")
