@@ -55,18 +55,18 @@ def package(request: pytest.FixtureRequest) -> ModuleType:
     return importlib.import_module(name)
 
 
-def tables_of(package: ModuleType) -> tuple[dict[str, list[str]], dict[str, list[str]], list[str]]:
+def tables_of(package: ModuleType) -> tuple[dict[str, set[str]], dict[str, set[str]], list[str]]:
     """What a package imports for type checkers, what it names for later, and its submodules, from its source."""
     tree = ast.parse(Path(package.__file__ or "").read_text())
     branch = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    checked = dict[str, list[str]]()
+    checked = dict[str, set[str]]()
     for node in branch.body:
         assert isinstance(node, ast.ImportFrom)
-        checked.setdefault(node.module or "", []).extend(alias.name for alias in node.names)
+        checked.setdefault(node.module or "", set()).update(alias.name for alias in node.names)
     [assignment] = branch.orelse
     assert isinstance(assignment, ast.Assign)
     assert isinstance(assignment.value, ast.Call)
-    later = {module: list(names) for module, names in ast.literal_eval(assignment.value.args[1]).items()}
+    later = {module: set(names) for module, names in ast.literal_eval(assignment.value.args[1]).items()}
     [submodules] = [ast.literal_eval(word.value) for word in assignment.value.keywords] or [()]
     return checked, later, list(submodules)
 
@@ -93,7 +93,7 @@ def test_what_does_not_wait_in_an_event_loop_loads_none(name: str) -> None:
 
 def test_what_type_checkers_see_is_what_is_there(package: ModuleType) -> None:
     checked, later, submodules = tables_of(package)
-    assert checked.pop(package.__name__, []) == submodules
+    assert checked.pop(package.__name__, set()) == set(submodules)
     assert checked == later
     # A package also has names for the other packages, which are no part of the public contract.
     assert set(package.__all__) <= {name for names in later.values() for name in names}

@@ -63,7 +63,7 @@ def call_with_retries(
     tries: int | None = None,
     on: type[Exception] | tuple[type[Exception], ...] = StorageError,
     unless: type[Exception] | tuple[type[Exception], ...] = (),
-    warn: Callable[[Exception], object] = lambda error: None,
+    warn: Callable[[Exception], object] = lambda _error: None,
 ) -> _T:
     """Call until it succeeds, and return the result.
 
