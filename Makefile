@@ -1,6 +1,6 @@
 # Every target makes the virtualenv if it is not there. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-kafka chaos fuzz lint format bench docs clean
+.PHONY: help setup demo test test-all test-kafka chaos fuzz lint format bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,9 +20,15 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## run Penstock end to end on this machine
 	@$(BIN)/penstock demo
 
-test: $(READY) ## run all tests
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+test: $(READY) ## run the tests, but for those that take long
 	@scripts/check-java
-	@$(BIN)/python -m pytest -m "not chaos" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(PYTEST) -m "not slow and not chaos"
+
+test-all: $(READY) ## run all tests
+	@scripts/check-java
+	@$(PYTEST) -m "not chaos"
 
 test-kafka: $(READY) ## run the metadata log's tests against a real Kafka broker
 	@scripts/check-java
