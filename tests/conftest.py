@@ -1,4 +1,4 @@
-"""What tests of every room use: servers, which start when the first test asks for them, and processes."""
+"""What tests of every package use: servers, which start when the first test asks for them, and processes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--manifests", action="append", choices=manifests.KINDS, help="versions of the manifest")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(SHORT_LIVED_JVM)
     # A busy machine is no reason to fail: an example has no deadline of its own, and may take its time to be drawn.
     settings.register_profile(
-        "busy", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        "all", parent=settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
-    settings.load_profile("busy")
+    settings.register_profile("quick", parent=settings.get_profile("all"), max_examples=25)
+    settings.load_profile("quick" if "not slow" in config.option.markexpr else "all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
