@@ -128,6 +128,7 @@ def test_a_payload_too_large_for_arrow_is_refused() -> None:
         values_to_arrow([bytes(1 << 31)])
 
 
+@pytest.mark.slow
 def test_a_batch_too_large_for_arrow_is_refused() -> None:
     with pytest.raises(InvalidInput, match="2 GiB"):
         values_to_arrow([bytes(1 << 30)] * 2)
