@@ -190,7 +190,7 @@ def _write_synced(place: Path, name: str, data: bytes) -> None:
 
 
 def _fresh(root: Path, name: str) -> Path:
-    """A new directory for each round; all of them are removed at the end, for that is nobody's work here."""
+    """A new directory for each round; all of them are removed at the end, after the timed part."""
     return Path(tempfile.mkdtemp(prefix=name, dir=root))
 
 

@@ -49,7 +49,7 @@ def fill(root: Path, backlog: int) -> None:
 
 
 def litter(root: Path) -> None:
-    """Leave objects of an hour ago there that nobody names."""
+    """Leave objects of an hour ago there that no entry names."""
     names = Names(lambda: time.time() - _HOUR)
     for _ in range(GARBAGE):
         _touch(root / names.location("ingest"))

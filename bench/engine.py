@@ -1,6 +1,6 @@
 """The engine on this machine's disk, synced, with events of about 60 bytes.
 
-Pass-through stands beside what somebody would write without it: a loop over batches with a consumer and a producer, and
+Pass-through stands beside what one would write without it: a loop over batches with a consumer and a producer, and
 a loop over records. None of those leases memory, routes dead letters, or knows how large a block may be.
 """
 
@@ -114,11 +114,11 @@ def popped_and_produced(root: Path, queues: Iterator[Path]) -> Callable[[int], N
     def work(size: int) -> None:
         rows = 0
         with DurableEventQueue(next(queues)) as queue, Producer(_fresh(root)) as producer:
-            while taken := [event for event in (queue.pop() for _ in range(100 * LIST)) if event is not None]:
-                producer.produce([event.event for event in taken])
+            while popped := [event for event in (queue.pop() for _ in range(100 * LIST)) if event is not None]:
+                producer.produce([event.event for event in popped])
                 producer.flush()
-                queue.ack_many([event.id for event in taken])
-                rows += len(taken)
+                queue.ack_many([event.id for event in popped])
+                rows += len(popped)
         assert rows == size
 
     return work
@@ -131,17 +131,17 @@ def _fresh(root: Path) -> Path:
 
 def _sources(root: Path, lists: list[list[bytes]], sizes: list[int], flush_size_bytes: int) -> Source:
     """Buffers by the number of their events. Each round gets a copy: links to the data, and a manifest of its own."""
-    made = {}
+    sources = {}
     for size in sizes:
-        made[size] = _fresh(root)
-        with Producer(made[size], ProducerConfig(flush_size_bytes=flush_size_bytes)) as producer:
+        sources[size] = _fresh(root)
+        with Producer(sources[size], ProducerConfig(flush_size_bytes=flush_size_bytes)) as producer:
             for number in range(size // LIST):
                 producer.produce(lists[number % len(lists)])
 
     def copy_or_link(old: str, new: str) -> None:
         shutil.copy(old, new) if "manifest" in old else os.link(old, new)
 
-    return lambda size: Path(shutil.copytree(made[size], _fresh(root) / "source", copy_function=copy_or_link))
+    return lambda size: Path(shutil.copytree(sources[size], _fresh(root) / "source", copy_function=copy_or_link))
 
 
 def _full_queues(root: Path, lists: list[list[bytes]], size: int, count: int) -> Iterator[Path]:

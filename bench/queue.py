@@ -77,7 +77,7 @@ def taken_and_acked(queues: Iterable[DurableEventQueue[bytes]]) -> Work:
     def work(size: int) -> None:
         queue = next(full)
         for _ in range(size // LIST):
-            queue.ack_many([taken.id for _ in range(LIST) if (taken := queue.pop())])
+            queue.ack_many([event.id for _ in range(LIST) if (event := queue.pop())])
         assert queue.is_empty
 
     return work
@@ -89,9 +89,9 @@ def taken_and_acked_in_persist_queue(queues: Iterable[SQLiteAckQueue]) -> Work:
     def work(size: int) -> None:
         queue = next(full)
         _set_synchronous(queue._putter, "NORMAL")
-        taken = [queue.get(block=False, raw=True)["pqid"] for _ in range(size)]
+        ids = [queue.get(block=False, raw=True)["pqid"] for _ in range(size)]
         _set_synchronous(queue._putter, "FULL")
-        for identifier in taken:
+        for identifier in ids:
             queue.ack(id=identifier)
         queue.clear_acked_data(max_delete=size, keep_latest=0)
         assert queue.active_size() == queue.acked_count() == 0
@@ -105,10 +105,10 @@ def taken_and_acked_in_litequeue(queues: Iterable[LiteQueue]) -> Work:
     def work(size: int) -> None:
         queue = next(full)
         _set_synchronous(queue.conn, "NORMAL")
-        taken = [queue.pop().message_id for _ in range(size)]
+        ids = [queue.pop().message_id for _ in range(size)]
         _set_synchronous(queue.conn, "FULL")
         with queue.transaction():
-            for identifier in taken:
+            for identifier in ids:
                 queue.done(identifier)
             queue.prune()
         assert queue.qsize() == 0

@@ -25,10 +25,10 @@ def serve(outbox: Path) -> None:
     queue = DurableEventQueue(outbox, codec=MsgspecCodec(Order))
     for number in range(5):
         queue.push(Order(number, "ann"))  # on disk from here on
-    while taken := queue.pop():
-        if taken.event.number == 2:
-            os.kill(os.getpid(), signal.SIGKILL)  # taken, and not finished
-        queue.ack(taken.id)
+    while event := queue.pop():
+        if event.event.number == 2:
+            os.kill(os.getpid(), signal.SIGKILL)  # popped, and not finished
+        queue.ack(event.id)
 
 
 def main(outbox: Path) -> None:
@@ -38,8 +38,8 @@ def main(outbox: Path) -> None:
     print("the service was killed by the signal", -(service.exitcode or 0))
     with DurableEventQueue(outbox, codec=MsgspecCodec(Order)) as queue:
         print("not handed on yet:", [waiting.event.number for waiting in queue.iterate()])
-        while taken := queue.pop():
-            queue.ack(taken.id)
+        while event := queue.pop():
+            queue.ack(event.id)
         print("left:", len(queue), "and the next order gets the id", queue.push(Order(5, "bob")).id)
 
 

@@ -86,11 +86,11 @@ def _lie(chance: random.Random, data: bytes, field: Field) -> bytes:
     at, width = field
     if at + width > len(data):
         return data
-    said = int.from_bytes(data[at : at + width], "little")
+    number = int.from_bytes(data[at : at + width], "little")
     lie = chance.choice(
         [
-            said + chance.randint(-9, 9),
-            said ^ 1 << chance.randrange(8 * width),
+            number + chance.randint(-9, 9),
+            number ^ 1 << chance.randrange(8 * width),
             len(data) - at + chance.randint(-9, 9),
             chance.choice(_NUMBERS),
             chance.choice(_HUGE),

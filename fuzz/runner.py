@@ -73,9 +73,16 @@ def run(
     place = folder / "place"
     end = time.monotonic() + seconds
     start = 0
-    while start < inputs and deaths and (left := end - time.monotonic()) > 0:
+    while start < inputs and deaths and (seconds := end - time.monotonic()) > 0:
         place.write_bytes(PLACE.pack(start, 0))
-        settings = {"seed": seed, "start": start, "stop": inputs, "seconds": left, "alarm": alarm, "memory": memory}
+        settings = {
+            "seed": seed,
+            "start": start,
+            "stop": inputs,
+            "seconds": seconds,
+            "alarm": alarm,
+            "memory": memory,
+        }
         command = [sys.executable, "-m", "fuzz.worker", f"--targets={targets}", f"--place={place}"]
         command += [f"--{name}={value}" for name, value in settings.items()]
         # Arrow's own pools reserve address space ahead, and so do glibc's arenas: the limit would not bite.
@@ -101,12 +108,12 @@ def run(
 def _add(report: Report, printed: str, folder: Path) -> int:
     at = 0
     for line in printed.splitlines():
-        said = json.loads(line)
-        if "finding" in said:
-            _found(report, folder, said["target"], said["finding"], said["number"])
+        message = json.loads(line)
+        if "finding" in message:
+            _found(report, folder, message["target"], message["finding"], message["number"])
         else:
-            report.outcomes.update(said["outcomes"])
-            at = said["at"]
+            report.outcomes.update(message["outcomes"])
+            at = message["at"]
     return at
 
 

@@ -128,9 +128,9 @@ def change_manifest(data: bytes) -> None:
         _require(manifest.append([("x", ())]).data.startswith(entries), "appending changed what was there")
     _require(manifest.with_epoch(next_epoch(manifest.epoch)).data[:-22] == entries, "a bump changed the entries")
     for through in (first - 1, first, first + 1, following - 1, following):
-        left = manifest.remove_through(through)
-        _require(entries.endswith(left.data[:-22]), "dequeuing changed what remains")
-        _require(left.next_sequence == following, "dequeuing gave sequences back")
+        rest = manifest.remove_through(through)
+        _require(entries.endswith(rest.data[:-22]), "dequeuing changed what remains")
+        _require(rest.next_sequence == following, "dequeuing gave sequences back")
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -54,13 +54,13 @@ def main() -> None:
         for number in range(options.start, options.stop):
             if time.monotonic() > end:
                 break
-            made = make_input(samples, options.seed, number)
+            case = make_input(samples, options.seed, number)
             for which, target in enumerate(targets):
-                if target.kind != made.kind:
+                if target.kind != case.kind:
                     continue
                 PLACE.pack_into(place, 0, number, which)
                 _set_alarms(options.alarm)
-                outcome = _tried(target, made.data)
+                outcome = _tried(target, case.data)
                 _set_alarms(0)
                 if outcome.startswith("!"):
                     _say(finding=outcome[1:], number=number, target=target.name)
@@ -115,8 +115,8 @@ def _set_alarms(seconds: float) -> None:
 
 
 def _limit_memory(more: int) -> None:
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + more, taken + more))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, used + more))
 
 
 def _say(**what: object) -> None:
