@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
 from typing import Any, TypeAlias
 
-import penstock
-from penstock.engine import DeadLetter, MemoryGuard, Receiver, SelfRegulation, WorkBatch
+from penstock.engine import DeadLetter, MemoryGuard, SelfRegulation, WorkBatch
 from penstock.engine.regulation.budget import ByteBudgetConfig
+from penstock.engine.transports.contract import Receives
 
 Journal: TypeAlias = list[tuple[str, Any]]
 """What happened, in its order: ("recv", n records), ("route", payloads), ("sink", values), ("commit", tokens)."""
-
-PACKAGE = penstock.__path__[0]
 
 
 class Fault(Exception):
@@ -45,7 +40,7 @@ class Faults:
 class Watched:
     """A receiver in front of another one: it counts, writes down, and fails on demand at `recv` and `commit`."""
 
-    def __init__(self, receiver: Receiver, faults: Faults | None = None, journal: Journal | None = None) -> None:
+    def __init__(self, receiver: Receives, faults: Faults | None = None, journal: Journal | None = None) -> None:
         self._receiver = receiver
         self.faults = Faults() if faults is None else faults
         self.journal: Journal = [] if journal is None else journal
@@ -54,10 +49,6 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._receiver, name)
-
-    @property
-    def healthy(self) -> bool:
-        return self._receiver.healthy
 
     @property
     def commits(self) -> list[tuple[Any, ...]]:
@@ -77,14 +68,9 @@ class Watched:
         self._receiver.commit(tokens)
         self.journal.append(("commit", tuple(tokens)))
 
-    def close(self) -> None:
-        self._receiver.close()
-
 
 class Scripted:
-    """A receiver that hands out these blocks, whatever the limits, and then nothing; with nothing but the protocol."""
-
-    healthy = True
+    """A receiver with `recv` and `commit` alone: it hands out these blocks, whatever the limits, and then nothing."""
 
     def __init__(self, *blocks: WorkBatch, when_done: Callable[[], object] = lambda: None) -> None:
         self.blocks = deque(blocks)
@@ -102,15 +88,12 @@ class Scripted:
     def commit(self, tokens: Sequence[Any]) -> None:
         self.commits.append(tuple(tokens))
 
-    def close(self) -> None:
-        pass
-
 
 class Sink:
     """Writes down what it gets, commits the tokens in the receiver it was given, if any, and fails on demand."""
 
     def __init__(
-        self, journal: Journal | None = None, faults: Faults | None = None, commits_in: Receiver | None = None
+        self, journal: Journal | None = None, faults: Faults | None = None, commits_in: Receives | None = None
     ) -> None:
         self.journal: Journal = [] if journal is None else journal
         self.batches: list[WorkBatch] = []
@@ -190,44 +173,6 @@ def regulated(guard: MemoryGuard, **numbers: Any) -> SelfRegulation:
     """A regulation with a small budget: 100 bytes to begin with, 10 at least, 200 at most."""
     defaults = {"start_bytes": 100, "max_bytes": 200, "floor_bytes": 10, "ai_step": 50}
     return SelfRegulation(guard=guard, budget=ByteBudgetConfig(**{**defaults, **numbers}))
-
-
-class Interrupts:
-    """A Ctrl-C at a place of Penstock that this thread comes to: the first one, or the second, and so on.
-
-    A place is the entry of a function in one of these files, or, for `event="return"`, its return: that is where a
-    `with` at its end has let go, and the caller has nothing yet.
-    """
-
-    def __init__(self, number: int, event: str = "call", files: tuple[str, ...] = ("",)) -> None:
-        self._left = number
-        self._event = event
-        self._files = tuple(f"{PACKAGE}/{file}" for file in files)
-        self.place: str | None = None
-
-    def during(self, work: Callable[[], object]) -> None:
-        """Do the work, up to the interrupt."""
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
-            work()
-        except KeyboardInterrupt:
-            assert self.place is not None
-        finally:
-            sys.settrace(before)
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(self._files) or frame.f_code.co_flags & inspect.CO_GENERATOR:
-            return None  # a generator is also entered when it is thrown away, and nobody would hear of it
-        if event == "call" and self._event == "return":
-            frame.f_trace_lines = False
-        if event == self._event:
-            if self._left == 0:
-                sys.settrace(None)
-                self.place = f"{frame.f_code.co_filename.removeprefix(PACKAGE)}: {frame.f_code.co_qualname}"
-                raise KeyboardInterrupt
-            self._left -= 1
-        return self._trace if self._event == "return" else None
 
 
 def through(batch: WorkBatch) -> WorkBatch:

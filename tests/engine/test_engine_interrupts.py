@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+import penstock
 from penstock import Consumer, DurableEventQueue, Record, open_store
 from penstock.engine import (
     BatchEngine,
@@ -22,17 +25,34 @@ from penstock.engine import (
 )
 from penstock.errors import CommitFailed
 from tests.buffer.consumer.queues import NO_GC, fill, kept
-from tests.engine.doubles import Interrupts, Sink, regulated, through
+from tests.engine.doubles import Sink, regulated, through
 from tests.engine.sources import plant
+from tests.support.interrupts import Interrupts
 from tests.support.waiting import Background
 
 PAYLOADS = [b"0", b"1"]  # two blocks
-LOOP = ("engine/block_loop.py", "engine/inbound.py", "engine/batch_engine.py", "engine/memory_guard.py")
-FILES = {  # what all have in common is gone through with the memory transport, which takes no time
+TRANSPORTS = "engine/transports"
+LOOP = ("engine/block_loop.py", "engine/batch_engine.py", "engine/regulation/inbound.py", "engine/regulation/guard.py")
+FILES = {  # in all files with the memory transport, which is the quickest; with the others in what is theirs
     "memory": ("",),
-    "queue": ("queue/durable.py", "engine/queue_receiver.py", *LOOP),
-    "buffer": ("buffer/consumer.py", "engine/buffer_receiver.py", "engine/fetch_ahead.py", *LOOP),
+    "queue": ("queue/durable.py", f"{TRANSPORTS}/queue.py", *LOOP),
+    "buffer": ("buffer/consumer/", f"{TRANSPORTS}/buffer_receiver.py", f"{TRANSPORTS}/fetch_ahead.py", *LOOP),
 }
+
+
+def interrupt(number: int, event: str, files: tuple[str, ...]) -> Interrupts:
+    """One at the nth entry of a function in these files, or, for `event="return"`, at its return.
+
+    At a return, what a `with` at the end of the function held is released, and the caller has nothing yet.
+    """
+    places = tuple(f"{penstock.__path__[0]}/{file}" for file in files)
+
+    def is_place(frame: FrameType, happened: str) -> bool:
+        frame.f_trace_lines = False
+        # A generator is also entered when it is discarded, where an exception is lost.
+        return happened == event and not frame.f_code.co_flags & inspect.CO_GENERATOR
+
+    return Interrupts(number, lambda file: file.startswith(places), is_place)
 
 
 @dataclass
@@ -111,7 +131,7 @@ def test_a_run_loses_nothing_wherever_it_was_interrupted(
     sources = Sources(kind, tmp_path, fresh_name)
     harm: list[str] = []
     for number in itertools.count():
-        interrupts = Interrupts(number, event, FILES[kind])
+        interrupts = interrupt(number, event, FILES[kind])
         wrong = look_for_harm(sources.make(), interrupts)
         if wrong:
             harm.append(f"after an interrupt at {interrupts.place}: {', '.join(wrong)}")
@@ -132,7 +152,7 @@ def test_a_commit_after_an_interrupt_acks_nothing_that_was_not_delivered(event: 
         plant(store, *([payload] for payload in PAYLOADS))
         receiver = BufferReceiver(Consumer(store, NO_GC), fetchers=1)
         engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0))
-        interrupts = Interrupts(number, event, ("buffer/consumer.py",))
+        interrupts = interrupt(number, event, ("buffer/consumer/",))
         interrupts.during(lambda: engine.run(receiver, through, sink, until_idle=True))  # noqa: B023
         fill(store, [b"later"])
         with suppress(CommitFailed):

@@ -513,9 +513,9 @@ def test_relief_begins_the_30_seconds_anew() -> None:
             held.heap.share = change[1]
             change = next(times, (1e9, 0.0))
 
-    held.receiver = Watched(Pausing(held.clock))
+    held.receiver = Pausing(held.clock)
     held.run(ticker=(1.0, tick))
-    assert all(20.0 <= at < 21.5 for at in held.receiver._receiver.asked)
+    assert all(20.0 <= at < 21.5 for at in held.receiver.asked)
 
 
 class Pausing(Scripted):
@@ -598,7 +598,7 @@ def test_the_pressure_is_a_metric() -> None:
 
 def test_memory_is_given_back_at_the_edge_of_a_hold_and_each_second_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[int] = []
-    monkeypatch.setattr(inbound, "give_memory_back", lambda: given_back.append(1))
+    monkeypatch.setattr(inbound, "release_unused_memory", lambda: given_back.append(1))
     Held(InHand(), until=5.5).run()
     assert len(given_back) == 1 + 5
 

@@ -17,7 +17,7 @@ from penstock.errors import Closed, EngineError, InvalidInput, NotFound, SinkFai
 from penstock.queue import MsgspecCodec, opening_of
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.support.processes import Parent, Start
+from tests.support.processes import PATIENCE, Parent, Start
 from tests.support.waiting import Background, Bell
 
 
@@ -53,10 +53,17 @@ def queue(tmp_path: Path) -> Iterator[DurableEventQueue[bytes]]:
         yield queue
 
 
+class QuickStop(Event):
+    """A stop whose waits are short: a shipper that retries or looks again does so at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return super().wait(timeout and min(timeout, 0.005))
+
+
 @pytest.fixture
 def stop() -> Iterator[Event]:
     """Set at the end, whatever happened: no shipper outlives its test."""
-    stop = Event()
+    stop = QuickStop()
     yield stop
     stop.set()
 
@@ -72,12 +79,6 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> Bell:
 
     monkeypatch.setattr(QueueReceiver, "commit", ringing)
     return bell
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(shipping, "_LOOK_AGAIN", 0.005)
 
 
 # --- one queue
@@ -287,7 +288,6 @@ def test_a_queue_that_nobody_used_is_not_opened_again(
 ) -> None:
     looks = Looks(monkeypatch)
     fill(tmp_path / "queue", [b"event"])
-    monkeypatch.setattr(shipping, "_LOOK_AGAIN", 0.0)
     shipper = Background(lambda: ship(tmp_path, where, stop=stop))
     looks.bell.wait(2)
     opening = opening_of(tmp_path / "queue")
@@ -393,22 +393,24 @@ def test_a_store_that_fails_in_a_folder_is_tried_again_too(
     assert shipped(where) == numbered(0, 20)
 
 
-def test_a_stop_ends_the_wait_between_two_tries(
-    queue: DurableEventQueue[bytes], where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shipping, "_FIRST_PAUSE", 3600.0)
-    store = FaultyStore(where, rates={})
+class LongStop(Event):
+    """A stop whose waits last until it is set; `waits` rings when one begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = Bell()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits()
+        return super().wait(PATIENCE)
+
+
+def test_a_stop_ends_the_wait_between_two_tries(queue: DurableEventQueue[bytes], where: str) -> None:
+    store, stop = FaultyStore(where, rates={}), LongStop()
     store.inject(Fault.ERROR_BEFORE, operation="put", times=5)
-    tried, give_back = Bell(), QueueReceiver.rewind
-
-    def ringing(receiver: QueueReceiver) -> None:
-        give_back(receiver)
-        tried()
-
-    monkeypatch.setattr(QueueReceiver, "rewind", ringing)
     queue.push(b"stays")
     shipper = Background(lambda: ship(queue, store, stop=stop))
-    tried.wait()
+    stop.waits.wait()
     stop.set()
     assert shipper.result().processed == 0
     assert queue.ready_len() == 1

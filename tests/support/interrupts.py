@@ -27,6 +27,7 @@ class Interrupts:
         self._is_place = is_place
         self._expected: tuple[type[BaseException], ...] = (KeyboardInterrupt, *also)
         self.came = False
+        self.place: str | None = None  # where it came: the file and the function
 
     def during(self, work: Callable[[], object]) -> None:
         """Do the work, up to the interrupt."""
@@ -46,6 +47,7 @@ class Interrupts:
             if self._left == 0:
                 sys.settrace(None)
                 self.came = True
+                self.place = f"{frame.f_code.co_filename}: {frame.f_code.co_qualname}"
                 raise KeyboardInterrupt
             self._left -= 1
         return self._trace

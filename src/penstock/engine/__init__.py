@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
     from penstock.engine.regulation.gate import Admit, InboundGate
     from penstock.engine.regulation.guard import MemoryGuard
-    from penstock.engine.regulation.inbound import LONGEST_HOLD as LONGEST_HOLD
+    from penstock.engine.regulation.inbound import Inbound as Inbound
     from penstock.engine.regulation.pressure import Hysteresis, Pressure, PressureSource, UnifiedPressure
+    from penstock.engine.regulation.self_regulation import Governor as Governor
     from penstock.engine.regulation.self_regulation import SelfRegulation
-    from penstock.engine.regulation.self_regulation import give_memory_back as give_memory_back
     from penstock.engine.shipping import ship
     from penstock.engine.stats import EngineStats
     from penstock.engine.ticker import Ticker as Ticker
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from penstock.engine.transports.buffer_receiver import BufferReceiver
     from penstock.engine.transports.buffer_sender import BufferSender
     from penstock.engine.transports.contract import Drop, Keep, Receiver, Sender
+    from penstock.engine.transports.fetch_ahead import Fetch as Fetch
+    from penstock.engine.transports.fetch_ahead import FetchAhead as FetchAhead
     from penstock.engine.transports.memory import MemoryTransport
     from penstock.engine.transports.queue import QueueReceiver
     from penstock.engine.work_batch import WorkBatch
@@ -73,15 +75,16 @@ else:
             "penstock.engine.regulation.budget": ("ByteBudget", "ByteBudgetConfig"),
             "penstock.engine.regulation.gate": ("Admit", "InboundGate"),
             "penstock.engine.regulation.guard": ("MemoryGuard",),
-            "penstock.engine.regulation.inbound": ("LONGEST_HOLD",),
+            "penstock.engine.regulation.inbound": ("Inbound",),
             "penstock.engine.regulation.pressure": ("Hysteresis", "Pressure", "PressureSource", "UnifiedPressure"),
-            "penstock.engine.regulation.self_regulation": ("SelfRegulation", "give_memory_back"),
+            "penstock.engine.regulation.self_regulation": ("Governor", "SelfRegulation"),
             "penstock.engine.shipping": ("ship",),
             "penstock.engine.stats": ("EngineStats",),
             "penstock.engine.ticker": ("Ticker", "Ticks"),
             "penstock.engine.transports.buffer_receiver": ("BufferReceiver",),
             "penstock.engine.transports.buffer_sender": ("BufferSender",),
             "penstock.engine.transports.contract": ("Drop", "Keep", "Receiver", "Sender"),
+            "penstock.engine.transports.fetch_ahead": ("Fetch", "FetchAhead"),
             "penstock.engine.transports.memory": ("MemoryTransport",),
             "penstock.engine.transports.queue": ("QueueReceiver",),
             "penstock.engine.work_batch": ("WorkBatch",),

@@ -16,7 +16,7 @@ from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
 from penstock.engine.stats import EngineStats, Tally
 from penstock.engine.ticker import Ticker, Ticks
-from penstock.engine.transports.contract import Receiver
+from penstock.engine.transports.contract import Receiver, Receives, as_receiver
 from penstock.errors import InvalidInput
 
 
@@ -100,7 +100,7 @@ class BatchEngine:
 
     def run(
         self,
-        receiver: Receiver,
+        receiver: Receiver | Receives,
         process: Process,
         sink: Sink,
         *,
@@ -114,8 +114,8 @@ class BatchEngine:
         """Run until `shutdown` is set, or, with `until_idle`, until nothing is left. Return the stats.
 
         `process(batch)` makes a `WorkBatch` of a `WorkBatch`, or with `parse` of a `ParsedBatch`. `sink(batch)` returns
-        None when the batch is safe; or a `WriteHandle`, a `concurrent.futures.Future`, or a list of these, which are
-        waited for. Anything else that it returns is a `SinkFailed`: it may be work that nothing has begun.
+        None when the batch is durable; or a `WriteHandle`, a `concurrent.futures.Future`, or a list of these, which are
+        waited for. Anything else that it returns is a `SinkFailed`: it may be work that has not begun.
 
         With `CommitMode.SINK_MANAGED` the sink has the tokens, and commits. `sub_block_bytes` cuts a block into pieces
         of at most so many bytes. `ticker` is (seconds, function).
@@ -127,14 +127,11 @@ class BatchEngine:
             check_whole("sub_block_bytes", sub_block_bytes, 0)
         if shutdown is not None and not isinstance(shutdown, threading.Event):
             raise InvalidInput(f"shutdown must be a threading.Event, not {type(shutdown).__name__}")
-        for name in ("recv", "commit"):
-            if not callable(getattr(receiver, name, None)):
-                raise InvalidInput(f"a receiver has recv and commit, and {type(receiver).__name__} has no {name}")
         for name, fn in (("process", process), ("sink", sink)):
             if not callable(fn):
                 raise InvalidInput(f"{name} must be a function of a batch, not {type(fn).__name__}")
         loop = BlockLoop(
-            receiver=receiver,
+            receiver=as_receiver(receiver),
             process=process,
             sink=sink,
             max_records=self._config.max_records,

@@ -1,4 +1,4 @@
-"""The one loop of the engine. Whole blocks and pieces, parsed or not, regulated or not: all of them go through it."""
+"""The one loop of the engine: for whole blocks and for pieces, parsed or not, regulated or not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.engine.regulation.inbound import Inbound
 from penstock.engine.regulation.self_regulation import Governor
 from penstock.engine.stats import Tally
 from penstock.engine.ticker import Ticker
-from penstock.engine.transports.contract import Receiver, call_if_there
+from penstock.engine.transports.contract import Receiver
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import (
     CommitFailed,
@@ -36,7 +36,7 @@ Process: TypeAlias = Callable[[Any], WorkBatch]
 Sink: TypeAlias = Callable[[WorkBatch], Delivery]
 Answer = TypeVar("Answer")
 
-_LOOK_AGAIN = 0.05
+_HOLD_POLL_SECONDS = 0.05
 
 _log = get_logger(__name__)
 
@@ -71,37 +71,36 @@ class BlockLoop:
 
     def run(self, shutdown: threading.Event, *, until_idle: bool) -> None:
         """Move blocks until `shutdown` is set, or nothing is left."""
-        inbound = Inbound(self.receiver, self.governor, self.clock)
-        call_if_there(self.receiver, "use_guard", self.guard)
+        inbound = Inbound(self.governor, self.clock, self.receiver)
+        self.receiver.use_guard(self.guard)
         busy_until = self.clock()
         try:
             while not shutdown.is_set():
                 self.ticker.tick()
                 if shutdown.is_set():
                     return
-                if not inbound.is_admitted():
-                    shutdown.wait(min(_LOOK_AGAIN, self.ticker.left))
+                if not inbound.is_admitted(is_in_memory=self.receiver.in_hand):
+                    shutdown.wait(min(_HOLD_POLL_SECONDS, self.ticker.seconds_until_due))
                     continue
-                asked = self.clock()
-                timeout = min(self.recv_timeout, self.ticker.left)
+                timeout = min(self.recv_timeout, self.ticker.seconds_until_due)
                 block = self._receive(inbound.byte_budget, inbound.record_cap, timeout)
                 received = self.clock()
                 if _is_nothing(block):
-                    inbound.note_idle(received - asked)
-                    # One that the ticker has cut short does not say that nothing is left.
+                    inbound.note_idle()
+                    # A receive that the ticker has cut short does not show that the source is empty.
                     if until_idle and max(timeout, received - busy_until) >= self.recv_timeout:
                         return
                     continue
                 self._work(block, inbound.byte_budget)
                 busy_until = self.clock()
-                inbound.note(block, busy_until - received)
+                inbound.note_block(block.total_bytes, busy_until - received)
         except BaseException as error:
             self.tally.add(errors=isinstance(error, EngineError))
             if self.home == current.number:
                 self._rewind()
             raise
         finally:
-            inbound.close()
+            inbound.release()
 
     def _receive(self, most_bytes: int | None, most_records: int, timeout: float) -> WorkBatch:
         most_records = min(self.max_records, most_records)
@@ -119,7 +118,7 @@ class BlockLoop:
 
     def _work(self, block: WorkBatch, budget: int | None) -> None:
         """Do everything with a block, in the order that `docs/design/engine.md` gives reasons for."""
-        tokens = block.commit_tokens  # now: what `process` does to the block is nothing to them
+        tokens = block.commit_tokens  # before `process`, which cannot change them that way
         self._route(block.dead_letters, block)
         routed = set(map(id, block.dead_letters))
         limits = [limit for limit in (self.sub_block_bytes, budget) if limit is not None]
@@ -134,7 +133,7 @@ class BlockLoop:
                 self.receiver.commit,
                 tokens,
             )
-        call_if_there(self.receiver, "let_go")
+        self.receiver.release_block()
 
     def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
         """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
@@ -157,15 +156,15 @@ class BlockLoop:
     def _work_on_piece(self, piece: WorkBatch, tokens: tuple[Any, ...], routed: set[int]) -> None:
         parsed = None if self.parse_format is None or piece.is_empty else self._parse(piece, self.parse_format)
         given = piece if parsed is None else parsed
-        made = WorkBatch(()) if given.is_empty else self._process(given)
+        processed = WorkBatch(()) if given.is_empty else self._process(given)
         if parsed is not None:
             parsed.seal()
-        # After the processing: that may have asked for columns, and found records that do not fit into them.
+        # After `process`: where it asks for columns, records that do not fit into them become dead letters.
         known = piece.dead_letters if parsed is None else parsed.dead_letters
-        new = {id(letter): letter for letter in (*known, *made.dead_letters) if id(letter) not in routed}
+        new = {id(letter): letter for letter in (*known, *processed.dead_letters) if id(letter) not in routed}
         self._route(new.values(), piece)
-        if not made.is_empty or (self.commit is CommitMode.SINK_MANAGED and tokens):
-            _at(SinkFailed, f"the sink, given {made!r},", _deliver, self.sink, made.with_tokens(tokens))
+        if not processed.is_empty or (self.commit is CommitMode.SINK_MANAGED and tokens):
+            _at(SinkFailed, f"the sink, given {processed!r},", _deliver, self.sink, processed.with_tokens(tokens))
         self.tally.add(processed=len(given))
         if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
             self.tally.add(errors=parsed.errors)
@@ -179,7 +178,7 @@ class BlockLoop:
         except ProcessFailed as error:
             failure = given.failure if isinstance(given, ParsedBatch) else None
             if failure is not None and failure is error.__cause__:
-                raise failure from None  # it asked for columns, and a record that does not fit fails the block
+                raise failure from None  # `process` asked for columns, and a record does not fit into them
             raise
 
     def _route(self, letters: Iterable[DeadLetter], batch: WorkBatch) -> None:
@@ -206,23 +205,23 @@ class BlockLoop:
 
     def _rewind(self) -> None:
         try:
-            call_if_there(self.receiver, "rewind")
-        except Exception:  # noqa: BLE001  what is under way says more; a restart rewinds too
+            self.receiver.rewind()
+        except Exception:  # noqa: BLE001  the error that ended the run is raised; a restart rewinds too
             _log.exception("%r could not be rewound", self.receiver)
 
 
 def _at(place: type[EngineError], what: str, call: Callable[..., Answer], *args: object) -> Answer:
-    """Call something, and say where it was if it fails."""
+    """Call something; if it fails, raise the error of this place."""
     try:
         return call(*args)
     except Exception as error:
-        raise place(f"{what} failed, and nothing of the block was committed: {_said(error)}") from error
+        raise place(f"{what} failed, and nothing of the block was committed: {_described(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _described(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  a user's exception that cannot even say what it is must not hide the place
+    except Exception:  # noqa: BLE001  a user's exception without a working __str__ must not hide the place
         return type(error).__name__
 
 
@@ -238,5 +237,5 @@ def _checked(what: str, returned: object) -> WorkBatch:
 
 
 def _is_nothing(block: WorkBatch) -> bool:
-    """Whether nothing came. Records that filters dropped did come: more may be behind them."""
+    """Whether nothing was received. Records that filters dropped were: more may come behind them."""
     return block.is_empty and not block.commit_tokens and not block.dead_letters and not block.filtered

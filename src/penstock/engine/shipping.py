@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from penstock.buffer import ProducerConfig
-from penstock.core import get_logger
+from penstock.core import Backoff, get_logger
 from penstock.engine.batch_engine import BatchEngine
 from penstock.engine.stats import EngineStats
 from penstock.engine.transports.buffer_sender import BufferSender
@@ -26,9 +26,9 @@ from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
 from penstock.storage import ObjectStore, local_path
 
 _CONFIG = ProducerConfig()
-_FIRST_PAUSE = 1.0
-_LONGEST_PAUSE = 30.0
-_LOOK_AGAIN = 1.0  # for new queues in a folder
+_FIRST_RETRY_SECONDS = 1.0
+_LONGEST_RETRY_SECONDS = 30.0
+_FOLDER_POLL_SECONDS = 1.0
 
 _log = get_logger(__name__)
 
@@ -83,7 +83,7 @@ class _Shipper:
         return self._engine.stats
 
     def _ship_queue(self, queue: DurableEventQueue[Any], *, until_idle: bool) -> None:
-        pause = _FIRST_PAUSE
+        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, jitter=lambda: 1.0)
         with QueueReceiver(queue) as receiver:
             while not self._stop.is_set():
                 before = self._engine.stats.processed
@@ -95,19 +95,19 @@ class _Shipper:
                     if self._until_idle or not isinstance(error.__cause__, StorageError):
                         raise
                     if until_idle and isinstance(error, ReceiveFailed):
-                        raise  # one of a folder: the others come first
+                        raise  # this queue of a folder cannot be read: the others come first
                     if self._engine.stats.processed > before:
-                        pause = _FIRST_PAUSE
-                    _log.warning("shipping from %r: %s; trying again in %.0f s", queue, error, pause)
-                    self._stop.wait(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                        backoff.reset()
+                    seconds = backoff.seconds()
+                    _log.warning("shipping from %r: %s; trying again in %.0f s", queue, error, seconds)
+                    self._stop.wait(seconds)
                 else:
                     return
 
     def _ship_folder(self, folder: str) -> None:
-        """Ship what lies in every queue of a folder; without `until_idle`, again when somebody has used one since."""
-        known = set[str]()  # what was logged already
-        shipped: dict[str, bytes | None] = {}  # which opening of a queue was ours, and left nothing
+        """Ship every queue of a folder; without `until_idle`, again each time another process has opened it since."""
+        logged = set[str]()
+        shipped: dict[str, bytes | None] = {}  # the opening of a queue in which everything of it was shipped
         while not self._stop.is_set():
             places = _places_in(folder)
             if not places and self._until_idle:
@@ -118,7 +118,9 @@ class _Shipper:
                     continue
                 try:
                     with DurableEventQueue(place) as queue:
-                        opening = opening_of(place)  # while it is ours: when it is closed others may open it at once
+                        opening = opening_of(
+                            place
+                        )  # while it is open here: after its close another process may open it
                         self._ship_queue(queue, until_idle=True)
                 except (StorageError, CorruptData, ReceiveFailed) as error:
                     refused.append(error)  # one queue that cannot be read does not hold up the others
@@ -129,10 +131,10 @@ class _Shipper:
                     raise refusal
                 return
             for refusal in refused:
-                if str(refusal) not in known:
-                    _log.warning("%s; looking again every %.0f s", refusal, _LOOK_AGAIN)
-            known = {str(refusal) for refusal in refused}
-            self._stop.wait(_LOOK_AGAIN)
+                if str(refusal) not in logged:
+                    _log.warning("%s; looking again every %.0f s", refusal, _FOLDER_POLL_SECONDS)
+            logged = {str(refusal) for refusal in refused}
+            self._stop.wait(_FOLDER_POLL_SECONDS)
 
 
 def _unchanged(batch: WorkBatch) -> WorkBatch:

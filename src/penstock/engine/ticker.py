@@ -16,7 +16,7 @@ _log = get_logger(__name__)
 
 
 class Ticker:
-    """Calls a function at fixed times, the first after one interval. Times that were missed are made up for once."""
+    """Calls a function at fixed times, the first after one interval; once for all the times that were missed."""
 
     def __init__(self, ticks: Ticks | None, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -24,8 +24,8 @@ class Ticker:
         self._due = clock() + self._interval
 
     @property
-    def left(self) -> float:
-        """Seconds until it is due."""
+    def seconds_until_due(self) -> float:
+        """How long until the next call; 0 if it is late."""
         return max(self._due - self._clock(), 0.0)
 
     def tick(self) -> None:

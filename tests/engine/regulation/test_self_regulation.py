@@ -1,4 +1,4 @@
-"""What an engine is told about regulation, and what it makes of it."""
+"""How regulation is configured, and the pressure and budget that come of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.engine.regulation.allocators import release_unused_memory
 from penstock.engine.regulation.budget import ByteBudgetConfig
-from penstock.engine.regulation.gate import Admit
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.pressure import Hysteresis, Pressure
-from penstock.engine.regulation.self_regulation import Governor, SelfRegulation, give_memory_back
+from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
 from penstock.errors import InvalidInput
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -35,19 +35,6 @@ class Source:
 
     def read(self) -> Pressure:
         return Pressure(1)
-
-
-class Receiver:
-    """An actuator that writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def pause(self) -> None:
-        self.heard.append("pause")
-
-    def resume(self) -> None:
-        self.heard.append("resume")
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -106,16 +93,13 @@ def test_a_budget_that_is_given_is_taken_as_it_is() -> None:
 
 
 def test_a_governor_holds_at_the_pressure_of_its_guard() -> None:
-    guard, receiver = MemoryGuard(1000), Receiver()
-    governor = Governor(SelfRegulation(hysteresis=Hysteresis(0.5, 0.25)), guard)
-    gate = governor.gate_for(receiver)
-    assert governor.guard is guard
-    assert gate.evaluate() is Admit.YES
+    guard = MemoryGuard(1000)
+    pressure = Governor(SelfRegulation(hysteresis=Hysteresis(0.5, 0.25)), guard).pressure
+    assert not pressure.should_hold()
     with guard.lease(500):
-        assert gate.evaluate() is Admit.HOLD
-        assert governor.pressure.last_level == 0.5
-    assert gate.evaluate() is Admit.YES
-    assert receiver.heard == ["pause", "resume"]
+        assert pressure.should_hold()
+        assert pressure.last_level == 0.5
+    assert not pressure.should_hold()
 
 
 def test_a_governor_halves_the_budget_under_pressure() -> None:
@@ -132,17 +116,18 @@ def test_a_governor_reads_the_other_sources_too() -> None:
 
 def test_governors_of_one_regulation_share_no_state() -> None:
     regulation = SelfRegulation()
-    one, other = (Governor(regulation, MemoryGuard(1 << 30)) for _ in range(2))
+    guard = MemoryGuard(1 << 30)
+    one, other = Governor(regulation, guard), Governor(regulation, MemoryGuard(1 << 30))
     one.budget.observe(1, 1e9, 1.0)
     assert one.budget.byte_budget < 16 * MIB
-    with one.guard.lease(1 << 30):
+    with guard.lease(1 << 30):
         assert one.pressure.should_hold()
         assert not other.pressure.should_hold()
     assert other.budget.byte_budget == 16 * MIB
 
 
-def test_memory_can_be_given_back() -> None:
-    give_memory_back()
+def test_unused_memory_can_be_released() -> None:
+    release_unused_memory()
 
 
 @pytest.mark.parametrize("error", [OSError("no such library"), AttributeError("malloc_trim")])
@@ -151,4 +136,4 @@ def test_a_system_without_glibc_is_no_error(monkeypatch: pytest.MonkeyPatch, err
         raise error
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    give_memory_back()
+    release_unused_memory()

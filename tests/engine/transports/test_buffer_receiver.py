@@ -397,21 +397,21 @@ def test_a_batch_is_leased_until_its_last_slice_was_worked_off(memory: ObjectSto
     assert leased == [size_of(batch), size_of(batch), 0]
 
 
-def test_letting_go_gives_back_what_was_leased_for_what_was_handed_out(memory: ObjectStore, receive: Open) -> None:
+def test_releasing_the_block_ends_the_lease_of_what_was_handed_out(memory: ObjectStore, receive: Open) -> None:
     guard = MemoryGuard(1 << 30)
     fill(memory, [b"a"])
     receiver = receive(memory, guard=guard)
     receiver.recv(10)
-    receiver.let_go()
+    receiver.release_block()
     assert guard.current_bytes == 0
 
 
-def test_letting_go_keeps_the_lease_of_a_batch_that_is_in_slices(memory: ObjectStore, receive: Open) -> None:
+def test_releasing_the_block_keeps_the_lease_of_a_batch_that_is_in_slices(memory: ObjectStore, receive: Open) -> None:
     guard = MemoryGuard(1 << 30)
     fill(memory, [b"a", b"b"])
     receiver = receive(memory, guard=guard)
     receiver.recv(1)
-    receiver.let_go()
+    receiver.release_block()
     assert guard.current_bytes == size_of([b"a", b"b"])
 
 
@@ -757,7 +757,7 @@ def test_close_ends_a_receive_that_waits_for_a_fetch_when_the_store_answers(memo
     waiting = Background(lambda: receiver.recv(10))
     gate.wait_for_somebody()
     closing = Background(receiver.close)
-    assert receiver._closed.wait(60)
+    assert receiver._closing.wait(60)
     gate.open()
     closing.result()
     with pytest.raises(Closed):

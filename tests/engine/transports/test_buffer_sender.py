@@ -13,7 +13,6 @@ import pytest
 from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
 from penstock.buffer import decode_batch
 from penstock.engine import BatchEngine, BufferSender, EngineConfig, MemoryTransport, WorkBatch
-from penstock.engine.transports import buffer_sender as module
 from penstock.errors import Closed, InvalidInput, SinkFailed, StorageError
 from penstock.records import records_from_arrow, records_to_arrow, values_to_arrow
 from tests.engine.doubles import through
@@ -88,20 +87,10 @@ def test_no_records_are_no_work(sender: BufferSender, store: HookedStore, nothin
     assert store.count("write data") == 0
 
 
-def test_much_is_handed_over_in_pieces_in_order(
-    sender: BufferSender, memory: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_AT_ONCE", 3)
-    sent: list[list[bytes]] = []
-    produce = Producer.produce
-
-    def note(producer: Producer, entries: Any, *args: Any) -> Any:
-        sent.append(entries.column("value").to_pylist())
-        return produce(producer, entries, *args)
-
-    monkeypatch.setattr(Producer, "produce", note)
-    sender.send([Record(value) for value in (b"aa", b"b", b"cccc", b"d")])
-    assert (sent, entries(memory)) == ([[b"aa", b"b"], [b"cccc"], [b"d"]], [b"aa", b"b", b"cccc", b"d"])
+def test_much_is_handed_over_in_pieces_of_a_data_object_in_order(memory: ObjectStore) -> None:
+    with BufferSender(memory, ProducerConfig(max_batch_bytes=100)) as sender:
+        sender.send([Record(value * 20) for value in (b"aa", b"b", b"cccc", b"dd")])
+    assert batches(memory) == [[b"a" * 40, b"b" * 20], [b"c" * 80], [b"d" * 40]]
 
 
 @pytest.mark.parametrize("step", ["write data", "write manifest"])

@@ -1,4 +1,4 @@
-"""The gate before the inbound side. Only that side is ever held: gating the drain would deadlock."""
+"""The gate before the inbound side. Only receiving is ever held: to hold what frees the memory would deadlock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core import begin_anew_in_child
 
 
 class Holds(Protocol):
-    """What says whether to hold; a `UnifiedPressure` does."""
+    """What decides whether to hold, such as a `UnifiedPressure`."""
 
     def should_hold(self) -> bool:
         """Whether to hold now."""
@@ -19,14 +19,14 @@ class Holds(Protocol):
 
 
 class Actuator(Protocol):
-    """What is told when a hold begins and ends: a receiver that fetches ahead, say."""
+    """What hears of the begin and the end of a hold, such as a receiver that fetches ahead."""
 
     def pause(self) -> None:
-        """Begin to hold."""
+        """A hold begins."""
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """The hold is over."""
         ...
 
 
@@ -38,9 +38,9 @@ class Admit(Enum):
 
 
 class InboundGate:
-    """Asks the pressure whether a block may come in, and tells the actuator, once per edge.
+    """Admits or holds the next block by the pressure, and calls the actuator once when that changes.
 
-    What the actuator raises is the caller's, and the edge counts as not fired: the next evaluation fires it again.
+    An error of the actuator is raised, and the change does not count: the next evaluation calls it again.
     """
 
     def __init__(self, pressure: Holds, actuator: Actuator | None = None) -> None:
@@ -51,22 +51,22 @@ class InboundGate:
         begin_anew_in_child(self)
 
     def begin_anew(self) -> None:
-        """Have a lock of its own in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.RLock()
 
     @property
     def is_holding(self) -> bool:
-        """Whether the last evaluation said to hold."""
+        """Whether the last evaluation was to hold."""
         return self._is_holding
 
     def evaluate(self) -> Admit:
-        """Read the pressure, and say whether the next block may come in."""
+        """Read the pressure, and return whether the next block may come in."""
         with self._lock:
             self._turn(self._pressure.should_hold())
             return Admit.HOLD if self._is_holding else Admit.YES
 
     def release(self) -> None:
-        """Be open, whatever the pressure says; for the end of a run."""
+        """Open it, whatever the pressure is; for the end of a run."""
         with self._lock:
             self._turn(False)
 

@@ -1,91 +1,98 @@
-"""The inbound side of a run: whether the next block may come, and how large it may be."""
+"""The inbound side of a run or a query: whether the next block is admitted, and how large it may be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from penstock.core import get_logger
-from penstock.engine.regulation.gate import Admit, InboundGate
-from penstock.engine.regulation.self_regulation import Governor, give_memory_back
-from penstock.engine.transports.contract import Receiver, call_if_there
-from penstock.engine.work_batch import WorkBatch
+from penstock.engine.regulation.allocators import release_unused_memory
+from penstock.engine.regulation.gate import Actuator, Admit, InboundGate
+from penstock.engine.regulation.self_regulation import Governor
 
-LONGEST_HOLD = 30.0  # seconds until a block is admitted in spite of the pressure
-_TIDY_EVERY = 1.0
+_MAX_HOLD_SECONDS = 30.0  # then one block is admitted in spite of the pressure
+_RELEASE_MEMORY_EVERY_SECONDS = 1.0
+_MAX_RECORDS = 1 << 62
 
 _log = get_logger(__name__)
 
 
 class Inbound:
-    """The inbound side of a run: whether the next block may come, and how large. Without a governor, always and any."""
+    """Admits blocks, holds them while memory is short, and feeds the budget with the time that each took.
 
-    def __init__(self, receiver: Receiver, governor: Governor | None, clock: Callable[[], float]) -> None:
-        self._receiver = receiver
+    `actuator` hears of the begin and the end of a hold. Without a governor every block is admitted, of any size.
+    """
+
+    def __init__(self, governor: Governor | None, clock: Callable[[], float], actuator: Actuator | None = None) -> None:
         self._governor = governor
         self._clock = clock
-        self._gate: InboundGate | None = None if governor is None else governor.gate_for(self)
+        self._actuator = actuator
+        self._gate = None if governor is None else InboundGate(governor.pressure, self)
         self._held_since: float | None = None
-        self._tidied = 0.0
-        self._last_block = clock()
+        self._memory_released_at = 0.0
+        self._last_block_at = clock()
         self.byte_budget: int | None = None
-        self.record_cap = 1 << 62
+        self.record_cap = _MAX_RECORDS
 
-    def is_admitted(self) -> bool:
-        """Whether to receive now; what the next block may have is in `byte_budget` and `record_cap` then.
+    def is_admitted(self, *, is_in_memory: bool = False) -> bool:
+        """Whether to receive now. `byte_budget` and `record_cap` are the limits of the next block then.
 
-        What a receiver has in memory is on the way out, and is not held.
+        What a receiver has in memory already is never held: to hand it out is what frees the memory. After
+        30 seconds without relief one block of the smallest size is admitted, and a warning logged.
         """
         if self._gate is None or self._governor is None:
             return True
-        admitted = self._gate.evaluate()
+        admit = self._gate.evaluate()
         budget = self._governor.budget
         self.byte_budget, self.record_cap = budget.byte_budget, budget.record_cap
         now = self._clock()
-        if admitted is Admit.YES:
+        if admit is Admit.YES:
             self._held_since = None
             return True
         if self._held_since is None:
-            self._held_since = self._tidied = now
-        if now - self._tidied >= _TIDY_EVERY:
-            self._tidied = now
-            give_memory_back()
-        if getattr(self._receiver, "in_hand", False) is True:
+            self._held_since = self._memory_released_at = now
+        if now - self._memory_released_at >= _RELEASE_MEMORY_EVERY_SECONDS:
+            self._memory_released_at = now
+            release_unused_memory()
+        if is_in_memory:
             return True
-        if now - self._held_since >= LONGEST_HOLD:
-            _log.warning(
-                "no relief for %.0f s at a pressure of %.2f: one block of the smallest size is admitted",
-                now - self._held_since,
-                self._governor.pressure.last_level,
-            )
-            self._held_since = now
-            self.byte_budget = budget.floor_bytes
-            return True
-        return False
+        if now - self._held_since < _MAX_HOLD_SECONDS:
+            return False
+        _log.warning(
+            "no relief for %.0f s at a pressure of %.2f: one block of the smallest size is admitted",
+            now - self._held_since,
+            self._governor.pressure.last_level,
+        )
+        self._held_since = now
+        self.byte_budget = budget.floor_bytes
+        return True
 
-    def note(self, block: WorkBatch, seconds: float) -> None:
-        """Note a block that is done, and how long it took."""
+    def note_block(self, size: int, seconds: float) -> None:
+        """Note a block of so many bytes that is done, and how long it took."""
         now = self._clock()
         if self._governor is not None:
-            self._governor.budget.observe(max(block.total_bytes, 1), seconds, now - self._last_block)
-        self._last_block = now
+            self._governor.budget.observe(max(size, 1), seconds, now - self._last_block_at)
+        self._last_block_at = now
 
-    def note_idle(self, seconds: float) -> None:
-        """Note a receive that brought nothing."""
+    def note_idle(self) -> None:
+        """Note that there was nothing to receive: the budget grows."""
         if self._governor is not None:
-            self._governor.budget.observe(0, 0.0, seconds)
+            self._governor.budget.observe(0, 0.0, 0.0)
 
-    def close(self) -> None:
-        """Open the gate: whoever runs next begins anew."""
+    def release(self) -> None:
+        """End a hold, if there is one: the run or the wait is over."""
+        self._held_since = None
         if self._gate is not None:
             self._gate.release()
 
     def pause(self) -> None:
-        """Hold: called by the gate at the edge."""
-        call_if_there(self._receiver, "pause")
+        """Begin a hold: called by the gate."""
+        if self._actuator is not None:
+            self._actuator.pause()
         if self._governor is not None:
             self._governor.budget.hold()
-        give_memory_back()
+        release_unused_memory()
 
     def resume(self) -> None:
-        """Go on: called by the gate at the edge."""
-        call_if_there(self._receiver, "resume")
+        """End a hold: called by the gate."""
+        if self._actuator is not None:
+            self._actuator.resume()

@@ -1,60 +1,41 @@
-"""Self-regulation: what an engine is told about it, and what it has of it while it runs."""
+"""Self-regulation: how a user configures it, and the pressure and budget that come of that."""
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 
-import pyarrow as pa
-
 from penstock.core import as_word
 from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
-from penstock.engine.regulation.gate import Actuator, InboundGate
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.pressure import Hysteresis, PressureSource, UnifiedPressure
 from penstock.errors import InvalidInput
 
 _KIB, _MIB = 1 << 10, 1 << 20
-_RANGE = 16  # between the least and the most: a hold must be able to make blocks smaller
-_COPIES = 32  # a block is held several times over: fetched, decoded, joined, processed, encoded; the next is fetched
-_LEASED_COPIES = 8  # where leases alone count, they count once or twice; but there must be room for more than one
-_RECORD_BYTES = 4096  # of memory for each record of a block: an object takes hundreds, and some make several of it
+_MAX_OVER_FLOOR = 16  # the budget's range: a hold must be able to make blocks smaller
+# The memory limit over the largest budget. A block is in memory several times: fetched, decoded, joined, processed,
+# encoded, while the next is fetched. Leases count it once or twice, and several blocks must fit.
+_LIMIT_OVER_BUDGET = 32
+_LIMIT_OVER_BUDGET_BY_LEASES = 8
+_MEMORY_BYTES_PER_RECORD = 4096  # a Python object takes hundreds, and a process function may make several of it
 
 
 class Profile(StrEnum):
-    """What a block is made for: many bytes a second, or few seconds."""
+    """What blocks are tuned for: many bytes a second, or few seconds each."""
 
     THROUGHPUT = "throughput"
     BALANCED = "balanced"
     LOW_LATENCY = "low_latency"
 
 
+def _budget(start: int, most: int, floor: int, step: int, *, target: float, records: int) -> ByteBudgetConfig:
+    return ByteBudgetConfig(start, most, floor, step, target_block_seconds=target, record_cap=records)
+
+
 _PROFILES = {
-    Profile.THROUGHPUT: ByteBudgetConfig(
-        start_bytes=16 * _MIB,
-        max_bytes=128 * _MIB,
-        ai_step=4 * _MIB,
-        floor_bytes=1 * _MIB,
-        target_block_seconds=2.0,
-        record_cap=1_000_000,
-    ),
-    Profile.BALANCED: ByteBudgetConfig(
-        start_bytes=8 * _MIB,
-        max_bytes=64 * _MIB,
-        ai_step=2 * _MIB,
-        floor_bytes=512 * _KIB,
-        target_block_seconds=1.0,
-        record_cap=500_000,
-    ),
-    Profile.LOW_LATENCY: ByteBudgetConfig(
-        start_bytes=1 * _MIB,
-        max_bytes=16 * _MIB,
-        ai_step=512 * _KIB,
-        floor_bytes=64 * _KIB,
-        target_block_seconds=0.2,
-        record_cap=100_000,
-    ),
+    Profile.THROUGHPUT: ByteBudgetConfig(),
+    Profile.BALANCED: _budget(8 * _MIB, 64 * _MIB, 512 * _KIB, 2 * _MIB, target=1.0, records=500_000),
+    Profile.LOW_LATENCY: _budget(1 * _MIB, 16 * _MIB, 64 * _KIB, 512 * _KIB, target=0.2, records=100_000),
 }
 
 
@@ -62,8 +43,8 @@ _PROFILES = {
 class SelfRegulation:
     """How an engine regulates itself. It has no state of its own, and engines may share it.
 
-    `profile` is `throughput`, `balanced` or `low_latency`. `guard` is the memory guard to use, where it is not to be
-    the engine's own; `sources` are pressures beside it; `budget` stands in for the profile's numbers.
+    `profile` is `throughput`, `balanced` or `low_latency`. `guard` is the memory guard to use instead of the engine's
+    own; `sources` are further sources of pressure; `budget` replaces the profile's numbers.
 
     Raises `InvalidInput` for a profile that there is not, and for what is no guard, hysteresis or budget.
     """
@@ -83,42 +64,28 @@ class SelfRegulation:
         _check("budget", self.budget, ByteBudgetConfig, optional=True)
 
     def config_for(self, guard: MemoryGuard) -> ByteBudgetConfig:
-        """The budget's numbers: `budget` as given, or the profile's, as far as the guard's limit has room for them."""
+        """The budget's numbers: `budget` as given, or the profile's, lowered to fit into the guard's limit."""
         if self.budget is not None:
             return self.budget
         config = _PROFILES[Profile(self.profile)]
-        copies = _LEASED_COPIES if guard.counts_leases_only else _COPIES
-        most = max(1, min(config.max_bytes, guard.limit_bytes // copies))
-        records = config.record_cap if guard.counts_leases_only else guard.limit_bytes // _RECORD_BYTES
+        share = _LIMIT_OVER_BUDGET_BY_LEASES if guard.counts_leases_only else _LIMIT_OVER_BUDGET
+        most = max(1, min(config.max_bytes, guard.limit_bytes // share))
+        records = config.record_cap if guard.counts_leases_only else guard.limit_bytes // _MEMORY_BYTES_PER_RECORD
         return replace(
             config,
             max_bytes=most,
             start_bytes=min(config.start_bytes, most),
-            floor_bytes=max(1, min(config.floor_bytes, most // _RANGE)),
+            floor_bytes=max(1, min(config.floor_bytes, most // _MAX_OVER_FLOOR)),
             record_cap=max(1, min(config.record_cap, records)),
         )
 
 
 class Governor:
-    """What one engine has of a `SelfRegulation` while it runs: the pressure, the budget, and gates on them."""
+    """The pressure and the budget of one engine or query. They outlive a run: the next begins where it ended."""
 
     def __init__(self, regulation: SelfRegulation, guard: MemoryGuard) -> None:
-        self.guard = guard
         self.pressure = UnifiedPressure((guard, *regulation.sources), regulation.hysteresis)
         self.budget = ByteBudget(regulation.config_for(guard), self.pressure)
-
-    def gate_for(self, actuator: Actuator | None) -> InboundGate:
-        """A gate that tells this actuator, if any."""
-        return InboundGate(self.pressure, actuator)
-
-
-def give_memory_back() -> None:
-    """Make the allocators return what they hold unused: freed memory that they keep looks like pressure."""
-    pa.default_memory_pool().release_unused()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return  # only glibc has it
 
 
 def _checked_sources(sources: object) -> tuple[PressureSource, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from penstock.core import check_seconds, check_whole
 from penstock.engine.dead_letters import DeadLetter
+from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput
 from penstock.records import Record
@@ -15,34 +17,117 @@ from penstock.records import Record
 MOST_BYTES = 1 << 30  # in one block that is put into columns: a column holds 2 GiB
 
 
-class Receiver(Protocol):
-    """Where blocks come from.
+class Receives(Protocol):
+    """The least that `BatchEngine.run` takes for a receiver: `as_receiver` makes a `Receiver` of it."""
 
-    One that is to be run again after a failure needs a `rewind()` too, or it would go on behind the failed block.
-    Some have more, and the engine uses it: `rewind()` makes everything received and not committed come again;
-    `pause()` and `resume()` stop and allow work ahead of `recv`; `in_hand` says whether `recv` has something in memory
-    to hand out; `use_guard(guard)` tells where to lease what is held, `let_go()` that the last block is worked off.
+    def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
+        """As in `Receiver`."""
+        ...
+
+    def commit(self, tokens: Sequence[Any]) -> None:
+        """As in `Receiver`."""
+        ...
+
+
+class Receiver(ABC):
+    """Where blocks come from. A subclass implements `recv` and `commit`; the other methods do nothing by default.
+
+    One that is run again after a failure needs `rewind` too: without it, it would go on behind the failed block. A
+    class that does not inherit from this one is accepted as well; the engine calls those of the methods that it has.
     """
 
+    @abstractmethod
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
         """Receive some records, with the tokens that ack them; nothing at all when the timeout has passed.
 
         With `max_bytes` it stops before passing so many bytes of payload, but hands out at least one record.
         """
-        ...
 
+    @abstractmethod
     def commit(self, tokens: Sequence[Any]) -> None:
         """Ack the input that these tokens stand for."""
-        ...
-
-    def close(self) -> None:
-        """Let go of everything."""
-        ...
 
     @property
     def healthy(self) -> bool:
-        """Whether it is open, and worked when it was used last."""
-        ...
+        """Whether it is open, and its last call succeeded."""
+        return True
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether `recv` has records in memory to hand out. The engine receives these while it holds, too."""
+        return False
+
+    def use_guard(self, guard: MemoryGuard) -> None:  # noqa: B027  this and the next ones: not every receiver needs it
+        """Lease the bytes that it holds in this guard, the engine's."""
+
+    def release_block(self) -> None:  # noqa: B027
+        """End the leases of the block received last: it is sunk and committed."""
+
+    def rewind(self) -> None:  # noqa: B027
+        """Let everything that was received and not committed come again."""
+
+    def pause(self) -> None:  # noqa: B027
+        """Do no work ahead of `recv`: memory is short."""
+
+    def resume(self) -> None:  # noqa: B027
+        """Work ahead of `recv` again."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release everything that it holds."""
+
+
+def as_receiver(given: object) -> Receiver:
+    """A `Receiver` as it is, and anything else that has `recv` and `commit` behind an adapter.
+
+    Raises `InvalidInput` where one of the two is missing.
+    """
+    if isinstance(given, Receiver):
+        return given
+    for name in ("recv", "commit"):
+        if not callable(getattr(given, name, None)):
+            raise InvalidInput(f"a receiver has recv and commit, and {type(given).__name__} has no {name}")
+    return _Adapter(given)
+
+
+class _Adapter(Receiver):
+    """A receiver that does not inherit from `Receiver`. A method that it does not have does nothing."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __repr__(self) -> str:
+        return repr(self._given)
+
+    def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
+        batch: WorkBatch = self._given.recv(max_records, max_bytes=max_bytes, timeout=timeout)
+        return batch
+
+    def commit(self, tokens: Sequence[Any]) -> None:
+        self._given.commit(tokens)
+
+    @property
+    def in_hand(self) -> bool:
+        return getattr(self._given, "in_hand", False) is True
+
+    def use_guard(self, guard: MemoryGuard) -> None:
+        self._call("use_guard", guard)
+
+    def release_block(self) -> None:
+        self._call("release_block")
+
+    def rewind(self) -> None:
+        self._call("rewind")
+
+    def pause(self) -> None:
+        self._call("pause")
+
+    def resume(self) -> None:
+        self._call("resume")
+
+    def _call(self, name: str, *args: object) -> None:
+        method = getattr(self._given, name, None)
+        if callable(method):
+            method(*args)
 
 
 class Sender(Protocol):
@@ -113,10 +198,3 @@ def check_limits(max_records: int, max_bytes: int | None, timeout: float) -> Non
     if max_bytes is not None:
         check_whole("max_bytes", max_bytes, 0)
     check_seconds("timeout", timeout, zero=True)
-
-
-def call_if_there(receiver: Receiver, name: str, *args: object) -> None:
-    """Call one of the methods that only some receivers have."""
-    method = getattr(receiver, name, None)
-    if callable(method):
-        method(*args)

@@ -1,4 +1,4 @@
-"""Fetching some batches of a buffer side by side, and handing them out in order."""
+"""Fetching in parallel, ahead of use, and handing out in order: the batches of a buffer, in an engine and in Spark."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from penstock.buffer import BatchDescriptor, ConsumedBatch, ProducerConfig
 from penstock.engine.regulation.guard import Lease, MemoryGuard
 
-_ROOM_FOR_ONE = 8 * ProducerConfig().flush_size_bytes  # of memory in all: several copies, and that is not all there is
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 _numbers = itertools.count(1)
 
 
-class Fetch:
-    """One batch on its way. Its bytes are leased from the moment it is there until `let_go`."""
+class Fetch(Generic[Item, Result]):
+    """One item that is being fetched. Its bytes are leased in `guard` from its arrival until `release`."""
 
-    def __init__(self, descriptor: BatchDescriptor, guard: MemoryGuard) -> None:
-        self.descriptor = descriptor
+    def __init__(
+        self, item: Item, size_of: Callable[[Result], int], expected_size: int | None, guard: MemoryGuard | None
+    ) -> None:
+        self.item = item
+        self.expected_size = expected_size
+        self._size_of = size_of
         self._guard = guard
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._batch: ConsumedBatch | None = None
+        self._result: Result | None = None
         self._error: BaseException | None = None
+        self._size = 0
         self._lease: Lease | None = None
         self._is_wanted = True
 
     @property
     def is_done(self) -> bool:
-        """Whether it is there, or has failed."""
+        """Whether it has arrived or failed."""
         return self._done.is_set()
 
     @property
@@ -43,53 +50,60 @@ class Fetch:
 
     @property
     def size(self) -> int:
-        """How many bytes it has in memory; 0 while it is under way."""
-        lease = self._lease
-        return 0 if lease is None else lease.count
+        """How many bytes it has in memory; 0 before it has arrived and after `release`."""
+        return self._size
 
-    def run(self, fetch: Callable[[BatchDescriptor], ConsumedBatch]) -> None:
-        """Fetch it, in whatever thread this is."""
+    def run(self, fetch: Callable[[Item], Result]) -> None:
+        """Fetch it, in the thread of the caller. `result` raises what goes wrong."""
         try:
             if self._is_wanted:
-                batch = fetch(self.descriptor)
+                result = fetch(self.item)
                 with self._lock:
                     if self._is_wanted:
-                        self._lease = self._guard.lease(batch.arrow.nbytes).__enter__()
-                        self._batch = batch
-        except BaseException as error:  # noqa: BLE001  whoever waits for it gets it
+                        size = self._size_of(result)
+                        self._lease = None if self._guard is None else self._guard.lease(size).__enter__()
+                        self._result, self._size = result, size
+        except BaseException as error:  # noqa: BLE001  `result` raises it
             self._error = error
         finally:
             self._done.set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is there or has failed; say whether it is so."""
+        """Wait until it has arrived or failed, and return whether it has."""
         return self._done.wait(timeout)
 
-    def result(self) -> ConsumedBatch:
-        """The batch. Raises what went wrong."""
+    def result(self) -> Result:
+        """What was fetched; waits for it. Raises what went wrong."""
+        self._done.wait()
         if self._error is not None:
             raise self._error
-        assert self._batch is not None  # noqa: S101  done, and no error
-        return self._batch
+        assert self._result is not None  # noqa: S101  done, no error, and not released
+        return self._result
 
-    def let_go(self) -> None:
-        """Forget the batch, and give back what was leased for it; also if it is still under way."""
+    def release(self) -> None:
+        """Drop the result and end its lease. If it is still being fetched, it is dropped on arrival."""
         with self._lock:
             self._is_wanted = False
-            self._lease = self._batch = None  # a lease that nobody has any more ends
+            self._lease = self._result = None  # a lease ends when nothing refers to it
+            self._size = 0
 
 
-class FetchAhead:
-    """A few threads that fetch, and the fetches under way or done, in the order of their sequences."""
+class FetchAhead(Generic[Item, Result]):
+    """A few threads that fetch, and their fetches in the order of `start`. For one thread at a time.
 
-    def __init__(self, fetch: Callable[[BatchDescriptor], ConsumedBatch], threads: int) -> None:
+    `size_of` is how many bytes a result has in memory. Where that is not known before (an `expected_size` of None),
+    the largest result so far stands for it.
+    """
+
+    def __init__(self, fetch: Callable[[Item], Result], threads: int, *, size_of: Callable[[Result], int]) -> None:
         self._fetch = fetch
+        self._size_of = size_of
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._fetches = deque[Fetch]()
-        self._largest: int | None = None  # of the batches that were there; None before the first
+        self._fetches = deque[Fetch[Item, Result]]()
+        self._largest: int | None = None  # of the results so far
         number = next(_numbers)
         self._threads = [
-            threading.Thread(target=self._run, name=f"penstock-receiver-{number}-fetcher-{one}", daemon=True)
+            threading.Thread(target=self._run, name=f"penstock-fetch-{number}-{one}", daemon=True)
             for one in range(threads)
         ]
         self._is_started = False
@@ -97,53 +111,61 @@ class FetchAhead:
     def __len__(self) -> int:
         return len(self._fetches)
 
-    def has_room(self, most_bytes: int, guard: MemoryGuard) -> bool:
-        """Whether one more can be fetched, if so many bytes may be ahead. Not before it is known how large they are.
+    def __enter__(self) -> FetchAhead[Item, Result]:
+        return self
 
-        A batch may be larger than all before it. So no more are under way at once than the memory has room for if each
-        of them were as large as a producer makes them.
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def can_start(self, max_bytes: int, *, max_under_way: int, expected_size: int | None = None) -> bool:
+        """Whether one more may be fetched, with at most so many bytes ahead and so many fetches under way.
+
+        No, as long as nothing is known about sizes.
         """
-        under_way = sum(not one.is_done for one in self._fetches)
-        most_under_way = max(1, guard.limit_bytes // _ROOM_FOR_ONE)
-        if self._largest is None or len(self._fetches) >= 2 * len(self._threads) or under_way >= most_under_way:
+        under_way = [one for one in self._fetches if not one.is_done]
+        expected = self._expected(expected_size)
+        if expected is None or len(self._fetches) >= 2 * len(self._threads) or len(under_way) >= max_under_way:
             return False
-        ahead = sum(one.size for one in self._fetches) + under_way * self._largest
-        return ahead + self._largest <= most_bytes
+        arrived = sum(one.size for one in self._fetches)
+        coming = sum(self._expected(one.expected_size) or 0 for one in under_way)
+        return arrived + coming + expected <= max_bytes
 
-    def start(self, descriptor: BatchDescriptor, guard: MemoryGuard) -> None:
+    def start(self, item: Item, *, expected_size: int | None = None, guard: MemoryGuard | None = None) -> None:
         """Fetch one more, behind the others."""
         if not self._is_started:
             self._is_started = True
             for thread in self._threads:
                 thread.start()
-        one = Fetch(descriptor, guard)
+        one = Fetch(item, self._size_of, expected_size, guard)
         self._fetches.append(one)
         self._work.put(lambda: one.run(self._fetch))
 
-    def tidy(self) -> None:
-        """Let the threads give back the memory that their allocators keep unused: nobody else can do it for them."""
+    def release_unused_memory(self) -> None:
+        """Have each thread return the memory that its allocator keeps unused: only the thread itself can."""
         if self._is_started:
             for _ in self._threads:
                 self._work.put(pa.default_memory_pool().release_unused)
 
-    def first(self) -> Fetch | None:
-        """The one that comes next."""
+    def first(self) -> Fetch[Item, Result] | None:
+        """The one that was started first."""
         return self._fetches[0] if self._fetches else None
 
-    def take(self) -> None:
-        """Take the first one, which is done, out of the line."""
+    def remove_first(self) -> None:
+        """Remove the first one, which is done; the caller releases it."""
         self._largest = max(self._largest or 0, self._fetches[0].size)
         self._fetches.popleft()
 
-    def drop(self) -> None:
-        """Let go of all of them."""
+    def clear(self) -> None:
+        """Release all of them."""
         while self._fetches:
-            self._fetches[-1].let_go()
+            self._fetches[-1].release()  # first: after an interrupt between the two lines it is still in the list
             self._fetches.pop()
 
     def close(self) -> None:
-        """Drop everything, and stop the threads."""
-        self.drop()
+        """Release all of them, and end the threads."""
+        self.clear()
         if self._is_started:
             for _ in self._threads:
                 self._work.put(None)
@@ -151,6 +173,9 @@ class FetchAhead:
                 thread.join()
             self._is_started = False
             self._threads = []
+
+    def _expected(self, size: int | None) -> int | None:
+        return self._largest if size is None else size
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any
 
-from penstock.core import current, refuse_in_child
-from penstock.engine.transports.contract import Filter, Filters, check_limits
+from penstock.core import Closing
+from penstock.engine.transports.contract import Filter, Filters, Receiver, check_limits
 from penstock.engine.work_batch import WorkBatch
-from penstock.errors import Closed, InvalidInput
+from penstock.errors import InvalidInput
 from penstock.queue import Waiters
 from penstock.records import Record
 
 
-class MemoryTransport:
+class MemoryTransport(Closing, Receiver):
     """Hands out what was injected or sent, in order. A record's token is its sequence, from 0.
 
     A commit is a watermark: the highest sequence that was committed. What lies above it is kept, and comes again after
-    `rewind`. Safe to share between threads, but not with a forked child, whose records no one else would see.
+    `rewind`. Safe to share between threads, but not with a forked child: its records are copies.
 
     >>> transport = MemoryTransport()
     >>> transport.inject(b"hello")
@@ -32,17 +31,18 @@ class MemoryTransport:
     0
     """
 
+    _instead_in_child = "make a MemoryTransport here"
+
     def __init__(self, *, filters: Iterable[Filter] = ()) -> None:
+        super().__init__()
         self._filters = Filters(filters)
         self._lock = threading.Lock()
         self._ready = Waiters(self._lock)
-        self._records = list[Record]()  # from the sequence `_base` on; what is below the watermark goes when it is much
+        self._records = list[Record]()  # from the sequence `_base` on
         self._base = 0
         self._first = 0  # the first sequence above the watermark
         self._next = 0  # the sequence that recv hands out next
         self._end_handed_out = 0
-        self._is_closed = False
-        self._home = current.number
 
     @property
     def committed_sequence(self) -> int | None:
@@ -52,18 +52,10 @@ class MemoryTransport:
     @property
     def healthy(self) -> bool:
         """Whether it is open, and of this process."""
-        return not self._is_closed and self._home == current.number
+        return not self._is_closed and not self._is_in_child
 
     def __repr__(self) -> str:
         return f"MemoryTransport({self._base + len(self._records) - self._first} not committed)"
-
-    def __enter__(self) -> MemoryTransport:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def inject(self, payload: bytes, key: bytes | None = None) -> int:
         """Add a record, and return its sequence. Raises `Closed` after `close`."""
@@ -75,13 +67,13 @@ class MemoryTransport:
         self._add(batch.records)
 
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
-        """Take what comes next, and wait for the first of it. Raises `Closed` after `close`."""
+        """Receive the next records, and wait for the first of them. Raises `Closed` after `close`."""
         check_limits(max_records, max_bytes, timeout)
         self._check_process()
-        taken = WorkBatch(())
+        received = WorkBatch(())
 
         def has_some() -> bool:
-            nonlocal taken
+            nonlocal received
             self._check_open()
             start, size = self._next - self._base, 0
             end = start
@@ -91,16 +83,16 @@ class MemoryTransport:
                     break
                 end += 1
             records = self._records[start:end]
-            taken = WorkBatch(records, range(self._next, self._next + len(records)))
+            received = WorkBatch(records, range(self._next, self._next + len(records)))
             self._next += len(records)
             self._end_handed_out = max(self._end_handed_out, self._next)
             return bool(records)
 
         self._ready.wait(has_some, timeout)
         try:
-            return self._filters.apply(taken)
+            return self._filters.apply(received)
         except BaseException:
-            self._go_back_to(min(taken.commit_tokens, default=self._next))
+            self._go_back_to(min(received.commit_tokens, default=self._next))
             raise
 
     def commit(self, tokens: Sequence[Any]) -> None:
@@ -117,6 +109,7 @@ class MemoryTransport:
                     raise InvalidInput(f"commit of {token!r}: {self._end_handed_out} records were handed out")
             self._first = max(self._first, max(tokens, default=-1) + 1)
             self._next = max(self._next, self._first)
+            # Not at each commit: deleting from the front moves all records behind it.
             if (gone := self._first - self._base) * 2 >= len(self._records):
                 del self._records[:gone]
                 self._base = self._first
@@ -127,7 +120,7 @@ class MemoryTransport:
 
     def close(self) -> None:
         """Refuse everything from now on; a waiting `recv` raises `Closed`. In a forked child it does nothing."""
-        if self._home != current.number:
+        if self._is_in_child:
             return
         with self._lock:
             self._is_closed = True
@@ -147,10 +140,3 @@ class MemoryTransport:
         with self._lock:
             self._next = max(min(self._next, sequence), self._first)
             self._ready.wake_all()
-
-    def _check_process(self) -> None:
-        refuse_in_child(self._home, self, "make a MemoryTransport here")
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise Closed(f"{self!r} is closed")

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
-from penstock.core import current, refuse_in_child
-from penstock.engine.transports.contract import MOST_BYTES, Filter, Filters, check_limits
+from penstock.core import Closing
+from penstock.engine.transports.contract import MOST_BYTES, Filter, Filters, Receiver, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, UnknownEvent
 from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.records import values_to_arrow
 
 
-class QueueReceiver:
-    """Takes events from a durable queue that is open in this process. An event's token is its id, its commit an ack.
+class QueueReceiver(Closing, Receiver):
+    """Receives the events of a durable queue that is open in this process. A token is an event's id, a commit its ack.
 
-    A record's value is the event as it lies on disk, whatever the queue's codec. Keys on disk that are no ids are gone
-    past, and counted by the queue. `close` gives back what was not committed; the queue stays open.
+    A record's value is the event as it lies on disk, whatever the queue's codec. Keys on disk that are no ids are
+    skipped, and counted by the queue. `close` returns what was not committed to the queue, which stays open.
 
     Raises `InvalidInput` for what is no durable queue.
     """
 
+    _instead_in_child = "its queue is open in that process alone"
+
     def __init__(self, queue: DurableEventQueue[Any], *, filters: Iterable[Filter] = ()) -> None:
         if not isinstance(queue, DurableEventQueue):
             raise InvalidInput(f"a QueueReceiver takes an open DurableEventQueue, not {type(queue).__name__}")
+        super().__init__()
         self._queue = queue
         self._filters = Filters(filters)
-        self._taken: dict[int, None] = {}  # handed out and not committed, in order
-        self._taking: list[DurableEvent[bytes]] = []  # by the receive under way, or one that was interrupted
-        self._is_closed = False
-        self._home = current.number
+        self._uncommitted: dict[int, None] = {}  # ids that were handed out, in order
+        self._polled: list[DurableEvent[bytes]] = []  # by the receive under way, or by one that was interrupted
 
     @property
     def healthy(self) -> bool:
@@ -46,32 +46,23 @@ class QueueReceiver:
     def __repr__(self) -> str:
         return f"QueueReceiver({self._queue!r})"
 
-    def __enter__(self) -> QueueReceiver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
-        """Take events, and wait for the first of them. Raises what the queue's `poll` raises."""
+        """Receive events, and wait for the first of them. Raises what the queue's `poll` raises."""
         check_limits(max_records, max_bytes, timeout)
         self._check_process()
-        if self._is_closed:
-            raise Closed(f"{self!r} is closed")
+        self._check_open()
         most = MOST_BYTES if max_bytes is None else min(max_bytes, MOST_BYTES)
         try:
-            self._taking = taking = list[DurableEvent[bytes]]()
-            if not self._queue.poll_bytes(max_records, most, timeout, into=taking):
+            self._polled = polled = list[DurableEvent[bytes]]()
+            if not self._queue.poll_bytes(max_records, most, timeout, into=polled):
                 return WorkBatch(())
-            ids = [event.id for event in taking]
-            batch = self._filters.apply(WorkBatch(values_to_arrow([event.event for event in taking]), ids))
-            self._taken.update(dict.fromkeys(ids))
+            ids = [event.id for event in polled]
+            batch = self._filters.apply(WorkBatch(values_to_arrow([event.event for event in polled]), ids))
+            self._uncommitted.update(dict.fromkeys(ids))
         except BaseException:
-            self._give_back_taking()
+            self._return_polled()
             raise
-        self._taking = []
+        self._polled = []
         return batch
 
     def commit(self, tokens: Sequence[int]) -> None:
@@ -80,30 +71,27 @@ class QueueReceiver:
         self._check_process()
         self._queue.ack_many(tokens)
         for token in tokens:
-            self._taken.pop(token, None)
+            self._uncommitted.pop(token, None)
 
     def rewind(self) -> None:
-        """Give back everything that was not committed: it comes again, in the order of its ids."""
+        """Return everything that was not committed to the queue: it comes again, in the order of its ids."""
         self._check_process()
-        self._give_back_taking()
-        self._give_back(self._taken)
-        self._taken = {}
+        self._return_polled()
+        self._return(self._uncommitted)
+        self._uncommitted = {}
 
     def close(self) -> None:
-        """Give back everything that was not committed. The queue stays open. A second `close` does nothing."""
+        """Return everything that was not committed to the queue, which stays open. A second `close` does nothing."""
         self._check_process()
         self._is_closed = True
-        with suppress(Closed):  # its next opening gives back everything
+        with suppress(Closed):  # the next process that opens the queue gets everything that is not acked
             self.rewind()
 
-    def _check_process(self) -> None:
-        refuse_in_child(self._home, self, "its queue is open in that process alone")
+    def _return_polled(self) -> None:
+        self._return([event.id for event in self._polled])
+        self._polled = []
 
-    def _give_back_taking(self) -> None:
-        self._give_back([event.id for event in self._taking])
-        self._taking = []
-
-    def _give_back(self, ids: Iterable[int]) -> None:
+    def _return(self, ids: Iterable[int]) -> None:
         for identifier in ids:
-            with suppress(UnknownEvent):  # somebody acked it
+            with suppress(UnknownEvent):  # it was acked, past this receiver
                 self._queue.nack(identifier)

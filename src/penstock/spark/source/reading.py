@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.buffer import BatchDescriptor, decode_object, largest_object, read_object
+from penstock.engine import Fetch, FetchAhead
 from penstock.errors import CorruptData, NotFound, PenstockError
 from penstock.records import rows_of_size
 from penstock.spark.source.options import OnCorruptBatch, ReadOptions
@@ -21,8 +21,8 @@ from penstock.storage import ObjectStore, get_at_most, url_of
 
 _CHUNK_BYTES = 8 << 20  # of records that become one batch for Spark
 _CHUNK_ROWS = 100_000
-_AHEAD = 4  # batches that are fetched before they are needed,
-_AHEAD_BYTES = 16 << 20  # as long as they are small
+_MAX_FETCHES = 4  # under way at a time
+_MAX_BYTES_AHEAD = 32 << 20  # of objects that were fetched before they are needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,32 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
     """
     _ignore_interrupts()
     store, schema = options.open(), rows.schema
-    for piece, fetched in _fetch_ahead(run.pieces, store):
-        yield from (_checked(out, schema) for out in _read_piece(piece, fetched, store, options, rows))
-        del fetched  # before the next one is waited for and unpacked
+    waiting = deque(run.pieces)
+    # As they are stored: what they unpack to is known only then, and held one at a time.
+    with FetchAhead[Piece, bytes](lambda piece: read_object(store, piece.batch), _MAX_FETCHES, size_of=len) as ahead:
+        while waiting or len(ahead):
+            _start_fetches(ahead, waiting)
+            fetch = ahead.first()
+            assert fetch is not None  # noqa: S101  at least one was started
+            yield from (_checked(out, schema) for out in _read_piece(fetch, store, options, rows))
+            ahead.remove_first()
+            fetch.release()  # before the next one is waited for and unpacked
+
+
+def _start_fetches(ahead: FetchAhead[Piece, bytes], waiting: deque[Piece]) -> None:
+    while waiting:
+        size = waiting[0].batch.size or 0
+        if len(ahead) and not ahead.can_start(_MAX_BYTES_AHEAD, max_under_way=_MAX_FETCHES, expected_size=size):
+            return
+        ahead.start(waiting.popleft(), expected_size=size)
 
 
 def _read_piece(
-    piece: Piece, fetched: Future[bytes], store: ObjectStore, options: ReadOptions, rows: Rows
+    fetch: Fetch[Piece, bytes], store: ObjectStore, options: ReadOptions, rows: Rows
 ) -> Iterator[pa.RecordBatch]:
+    piece = fetch.item
     try:
-        batch = decode_object(store, piece.batch, fetched.result())
+        batch = decode_object(store, piece.batch, fetch.result())
     except (NotFound, CorruptData) as error:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL:
             raise
@@ -96,26 +112,6 @@ def _read_piece(
         chunk = Chunk(batch.slice(start, count), start, piece.batch, url_of(store))
         yield from (out for out in rows.of(chunk) if out.num_rows)
         start += count
-
-
-def _fetch_ahead(pieces: Sequence[Piece], store: ObjectStore) -> Iterator[tuple[Piece, Future[bytes]]]:
-    """Each piece with its object, in order, while the next ones are fetched already.
-
-    As they are stored: what they unpack to is known only then, and held one at a time.
-    """
-    waiting = deque(pieces)
-    under_way: deque[tuple[Piece, Future[bytes]]] = deque()
-    with ThreadPoolExecutor(_AHEAD, "penstock-fetch") as pool:
-        try:
-            while waiting or under_way:
-                held = sum(piece.batch.size or 0 for piece, _ in under_way)
-                while waiting and len(under_way) <= _AHEAD and (not under_way or held < _AHEAD_BYTES):
-                    piece = waiting.popleft()
-                    under_way.append((piece, pool.submit(read_object, store, piece.batch)))
-                    held += piece.batch.size or 0
-                yield under_way.popleft()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
