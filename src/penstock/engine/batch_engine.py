@@ -1,4 +1,4 @@
-"""`BatchEngine`: moves blocks from a receiver to a sink, and acks them. `docs/design/engine.md` says what holds."""
+"""`BatchEngine`: moves blocks from a receiver to a sink, and acks them. Its invariants: `docs/design/engine.md`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _REGULATED = SelfRegulation()
 class BatchEngine:
     """Runs one block at a time: receive, process, sink, commit. What was not delivered is never committed.
 
-    `dlq` says what becomes of dead letters; `regulation` keeps memory and blocks within bounds (None: off, and blocks
-    are as large as they come). For one run at a time. One that is not running can be used in a forked child.
+    `dlq` is the policy for dead letters; `regulation` keeps memory and blocks within bounds (None: off, and blocks are
+    as large as the receiver makes them). For one run at a time. One that is not running can be used in a forked child.
 
     >>> from penstock.engine import MemoryTransport
     >>> source, target = MemoryTransport(), MemoryTransport()
@@ -90,12 +90,12 @@ class BatchEngine:
 
     @property
     def stats(self) -> EngineStats:
-        """What was done so far, in all runs."""
+        """The counts so far, of all runs."""
         return self._tally.stats()
 
     @property
     def guard(self) -> MemoryGuard:
-        """Where the bytes in hand are leased."""
+        """The guard in which the bytes of the block in memory are leased."""
         return self._guard
 
     def run(
@@ -111,7 +111,7 @@ class BatchEngine:
         sub_block_bytes: int | None = None,
         until_idle: bool = False,
     ) -> EngineStats:
-        """Run until `shutdown` is set, or, with `until_idle`, until nothing is left. Return the stats.
+        """Run until `shutdown` is set, or, with `until_idle`, until the receiver is empty. Return the stats.
 
         `process(batch)` makes a `WorkBatch` of a `WorkBatch`, or with `parse` of a `ParsedBatch`. `sink(batch)` returns
         None when the batch is durable; or a `WriteHandle`, a `concurrent.futures.Future`, or a list of these, which are

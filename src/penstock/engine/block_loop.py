@@ -70,7 +70,7 @@ class BlockLoop:
     home: int = field(default_factory=lambda: current.number, init=False)
 
     def run(self, shutdown: threading.Event, *, until_idle: bool) -> None:
-        """Move blocks until `shutdown` is set, or nothing is left."""
+        """Move blocks until `shutdown` is set, or, with `until_idle`, until the receiver is empty."""
         inbound = Inbound(self.governor, self.clock, self.receiver)
         self.receiver.use_guard(self.guard)
         busy_until = self.clock()

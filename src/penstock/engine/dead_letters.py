@@ -12,7 +12,7 @@ from penstock.records import Record
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that cannot be processed, and why. `stage` says where that was found: recv, parse or process.
+    """A record that cannot be processed, and why. `stage` is where that was found: recv, parse or process.
 
     Raises `InvalidInput` for a field of another type.
 
@@ -38,7 +38,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, record: Record, reason: str, stage: str = "process") -> DeadLetter:
-        """Make one of a record, with its key and headers."""
+        """A dead letter with the value, key and headers of a record."""
         return cls(record.value, reason, record.key, record.headers, stage)
 
 
@@ -47,14 +47,14 @@ Route = Callable[[list[DeadLetter]], Delivery]
 
 @dataclass(frozen=True, slots=True)
 class DlqPolicy:
-    """What becomes of dead letters: `reject()`, `route(fn)` or `discard()`."""
+    """What the engine does with dead letters: `reject()`, `route(fn)` or `discard()`."""
 
     name: str
     send: Route | None = None
 
     def __post_init__(self) -> None:
         if self.name not in {"reject", "route", "discard"} or (self.name == "route") != callable(self.send):
-            raise InvalidInput("a policy is made by DlqPolicy.reject(), .route(fn) or .discard()")
+            raise InvalidInput("a policy is one of DlqPolicy.reject(), .route(fn) or .discard()")
 
     @classmethod
     def reject(cls) -> DlqPolicy:
@@ -63,7 +63,7 @@ class DlqPolicy:
 
     @classmethod
     def route(cls, fn: Route) -> DlqPolicy:
-        """Dead letters go to `fn(letters)`, which returns when they are safe, or returns what a sink may return.
+        """Dead letters go to `fn(letters)`, which returns when they are durable, or returns what a sink may return.
 
         If it raises, or a write that it returned fails, nothing is committed.
         """

@@ -1,7 +1,7 @@
 """What a sink or a dead letters' route returns: nothing, or writes that are waited for before the commit.
 
-Anything else is refused. Much of it is work that nothing has begun yet (a generator, `map`, a coroutine, a Spark
-DataFrame), and the rest looks the same.
+Anything else is refused. Much of it is work that has not begun (a generator, `map`, a coroutine, a Spark DataFrame),
+and the rest cannot be told from that.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _log = get_logger(__name__)
 
 
 def wait_for_delivery(returned: object) -> None:
-    """Return when everything that a sink returned is delivered. All of it is waited for, also after an error.
+    """Return when everything that a sink returned is delivered. All writes are waited for, also after an error.
 
-    Writes that a future has as its result are waited for too: `executor.submit(producer.produce, record)`. Raises the
-    first error, in the order of the list, and `InvalidInput` for what is no delivery, before any wait, and for a future
-    whose result is work that has not begun. An interrupt ends the wait.
+    Writes that are the result of a future are waited for too: `executor.submit(producer.produce, record)`. Raises the
+    first error, in the order of the list; `InvalidInput` for what is no delivery, before any wait; and `InvalidInput`
+    for a future whose result is work that has not begun. An interrupt ends the wait.
 
     >>> wait_for_delivery(map(print, ["never printed"]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -39,7 +39,7 @@ def wait_for_delivery(returned: object) -> None:
         return
     writes = list(returned) if isinstance(returned, list | tuple) else [returned]
     _check_kinds(writes, is_list=isinstance(returned, list | tuple))
-    # All of them, also after an error: the block comes again, and must not meet its own earlier writes.
+    # All of them, also after an error: the block is delivered again, and must not overtake its own earlier writes.
     errors = [error for error in map(_error_of, writes) if error is not None]
     if len(errors) > 1:
         _log.error("%d of %d writes that a sink returned have failed; raising the first", len(errors), len(writes))
@@ -77,7 +77,7 @@ def _hint(wrong: object) -> str:
 
 
 def _error_of(write: Any) -> BaseException | None:
-    """How a write ended, when it has. An interrupt of this thread is raised, and not what a future ended with."""
+    """Wait for a write, and return its error. An interrupt of this thread is raised; that of a future is returned."""
     if write is None:
         return None
     if isinstance(write, Future):
@@ -88,16 +88,15 @@ def _error_of(write: Any) -> BaseException | None:
         return _error_of_result(write.result()) if error is None else error
     try:
         write.result()
-    except Exception as error:  # noqa: BLE001  it is raised when all the others have ended
+    except Exception as error:  # noqa: BLE001  it is raised after all the others have ended
         return error
     return None
 
 
 def _error_of_result(result: object) -> BaseException | None:
-    """How the writes ended that a future has as its result. Other results say nothing: the work has been done.
+    """The first error of the writes that are the result of a future. Other results are fine: the work was done.
 
-    Not so a result that is work itself: a function that returns `map` or a coroutine has done nothing in its thread
-    either.
+    Except a result that is itself work: a function that returns `map` or a coroutine has done nothing in its thread.
     """
     parts: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
     undone = [one for one in parts if _is_work_not_begun(one)]
@@ -110,7 +109,7 @@ def _error_of_result(result: object) -> BaseException | None:
 
 
 def _is_work_not_begun(result: object) -> bool:
-    """Whether it is awaited or iterated over to do anything. A database's cursor is an iterator too, and is not."""
+    """Whether its work begins when it is awaited or iterated over. A database's cursor, an iterator too, has begun."""
     if isinstance(result, WriteHandle):
         return False
     if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):

@@ -9,11 +9,11 @@ from penstock import metrics
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """What an engine has done since it was made.
+    """Counts of what an engine has done, over all its runs.
 
-    `received` counts every record that came, also those that a receiver's filters dropped (`filtered`) or made dead
-    letters; `processed` those whose result is with the sink; `errors` records dropped because they could not be parsed,
-    and blocks that failed; `dead_lettered` letters that were routed or discarded; `bytes` the payloads received.
+    `received`: records, with those that a receiver's filters dropped (`filtered`) or turned into dead letters.
+    `processed`: records whose result the sink has. `errors`: records that were dropped because they could not be
+    parsed, and blocks that failed. `dead_lettered`: letters that were routed or discarded. `bytes`: of payloads.
     """
 
     received: int = 0
@@ -48,5 +48,5 @@ class Tally:
                 _COUNTERS[name].inc(count)
 
     def stats(self) -> EngineStats:
-        """What was counted so far."""
+        """The counts so far."""
         return EngineStats(**self._counts)

@@ -1,4 +1,4 @@
-"""`WorkBatch`: the records of a block, and the acks of the input they came from."""
+"""`WorkBatch`: the records of a block, and the tokens that ack their input."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from penstock.records import (
 class WorkBatch:
     """Records, with the commit tokens of the block they belong to, and dead letters. It never changes.
 
-    A record carries no token: the tokens are the input's, so that records may become more or none, and the acks stay.
-    `records` is a list of `Record`, or a `pyarrow.RecordBatch` of their columns; objects are made of it only for who
-    asks. A record batch with columns of its own is taken too: its `records` are its rows, as JSON.
+    A record carries no token: the tokens are the input's, and stay the same when records are added or removed.
+    `records` is a list of `Record`, or a `pyarrow.RecordBatch` of their columns, of which objects are created only on
+    demand. A record batch with other columns is accepted too: its `records` are its rows, as JSON.
 
     Raises `InvalidInput` for what are no records, tokens or dead letters.
 
@@ -62,14 +62,14 @@ class WorkBatch:
     def of_columns(
         cls, columns: pa.RecordBatch, commit_tokens: Iterable[Any] = (), dead_letters: Iterable[DeadLetter] = ()
     ) -> WorkBatch:
-        """Make one of columns that are the user's own, even if they look like those of records."""
+        """A batch of the user's own columns, even where they have the names and types of a record's."""
         batch = cls(columns, commit_tokens, dead_letters)
         batch._has_own_columns = True
         return batch
 
     @property
     def records(self) -> list[Record]:
-        """The records, as objects, made on first use."""
+        """The records, as objects, created on first use."""
         if self._records is None:
             assert self._arrow is not None  # noqa: S101  one of the two is there
             self._records = _rows_as_json(self._arrow) if self._has_own_columns else records_from_arrow(self._arrow)
@@ -77,7 +77,7 @@ class WorkBatch:
 
     @property
     def arrow(self) -> pa.RecordBatch:
-        """The records in columns, made on first use; or the columns that a column function returned."""
+        """The records in columns, created on first use; or the columns that a column function returned."""
         if self._arrow is None:
             assert self._records is not None  # noqa: S101  one of the two is there
             self._arrow = records_to_arrow(self._records)
@@ -85,7 +85,7 @@ class WorkBatch:
 
     @property
     def record_columns(self) -> pa.RecordBatch:
-        """The columns of the records: `arrow`, or, of columns of one's own, each row as JSON."""
+        """The columns of the records: `arrow`, or, where those are the user's own columns, each row as JSON."""
         return records_to_arrow(self.records) if self._has_own_columns else self.arrow
 
     @property
@@ -109,7 +109,7 @@ class WorkBatch:
         return len(self._records) if self._records is not None else self.arrow.num_rows
 
     def __bool__(self) -> bool:
-        return True  # a block without records has acks all the same
+        return True  # a block without records may have tokens
 
     def __repr__(self) -> str:
         return (
@@ -118,7 +118,7 @@ class WorkBatch:
         )
 
     def map_records(self, fn: Callable[[list[Record]], Iterable[Record]]) -> WorkBatch:
-        """Put what `fn` makes of the records in their place; tokens and dead letters stay."""
+        """The batch with the records that `fn` returns; tokens and dead letters stay."""
         return WorkBatch(fn(list(self.records)), self.commit_tokens, self.dead_letters, filtered=self.filtered)
 
     def with_tokens(self, commit_tokens: tuple[Any, ...]) -> WorkBatch:
@@ -156,7 +156,7 @@ class WorkBatch:
         letters: tuple[DeadLetter, ...],
         filtered: int,
     ) -> WorkBatch:
-        """One like this, of parts that were checked already."""
+        """A batch with these parts, which were checked before."""
         copy = object.__new__(WorkBatch)
         copy._records, copy._arrow, copy._size = records, arrow, None
         copy._has_own_columns = self._has_own_columns
@@ -179,7 +179,7 @@ def _are_record_columns(batch: pa.RecordBatch) -> bool:
 def _checked_records(records: object) -> list[Record]:
     if not isinstance(records, Iterable) or isinstance(records, str | bytes | bytearray | memoryview | Record | dict):
         raise InvalidInput(f"records must be a list of Records or a pyarrow.RecordBatch, not {type(records).__name__}")
-    listed = list(records)  # of its own: what its maker does to a list later is nothing to this
+    listed = list(records)  # a copy: the caller may change its list later
     if set(map(type, listed)) - {Record}:
         for record in listed:
             if not isinstance(record, Record):

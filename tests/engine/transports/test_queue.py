@@ -355,7 +355,7 @@ def test_a_filter_that_raises_takes_nothing(one: DurableEventQueue[bytes]) -> No
 def test_a_block_has_no_more_bytes_than_a_column_holds(
     one: DurableEventQueue[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 3)
+    monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 3)
     one.push_many([b"aa", b"b", b"cc", b"d", b"e"])
     receiver = QueueReceiver(one)
     assert [receiver.recv(9).commit_tokens, receiver.recv(9, 100).commit_tokens] == [(0, 1), (2, 3)]

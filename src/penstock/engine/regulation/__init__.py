@@ -1,1 +1,1 @@
-"""Self-regulation: how much a block may hold, and when the next one may come."""
+"""Self-regulation: how many bytes a block may have, and when the next one is received."""

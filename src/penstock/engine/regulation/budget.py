@@ -12,9 +12,9 @@ from penstock.engine.regulation.gate import Holds
 from penstock.errors import InvalidInput
 
 _MIB = 1 << 20
-_MOST = 2**63 - 1  # what Arrow and RocksDB can count
+_MAX_INT64 = 2**63 - 1  # the largest count of Arrow and RocksDB
 _SLACK_BELOW = 0.7
-_LONGEST = 1e6  # targets that one block may count for at most
+_MAX_LOAD = 1e6  # of one block, in targets
 
 
 def _is_number(value: object) -> bool:
@@ -25,8 +25,8 @@ def _is_number(value: object) -> bool:
 class ByteBudgetConfig:
     """How a budget moves. The defaults are those of the `throughput` profile.
 
-    Raises `InvalidInput` for nonsense: byte counts, the step and the record cap are whole numbers from 1 on, with
-    `floor_bytes <= start_bytes <= max_bytes`; `md_factor` lies between 0 and 1, `ema_alpha` is above 0 and at most 1.
+    Raises `InvalidInput` for numbers out of range: byte counts, the step and the record cap are whole numbers from 1
+    on, with `floor_bytes <= start_bytes <= max_bytes`; `md_factor` is between 0 and 1, `ema_alpha` above 0, at most 1.
     """
 
     start_bytes: int = 16 * _MIB
@@ -40,7 +40,7 @@ class ByteBudgetConfig:
 
     def __post_init__(self) -> None:
         for field in ("start_bytes", "max_bytes", "floor_bytes", "ai_step", "record_cap"):
-            check_whole(field, getattr(self, field), most=_MOST)
+            check_whole(field, getattr(self, field), most=_MAX_INT64)
         if not self.floor_bytes <= self.start_bytes:
             raise InvalidInput(f"floor_bytes must be at most start_bytes, {self.start_bytes}, not {self.floor_bytes}")
         if not self.start_bytes <= self.max_bytes:
@@ -55,10 +55,10 @@ class ByteBudgetConfig:
 class ByteBudget:
     """The budget of one engine. It is always from `floor_bytes` to `max_bytes`.
 
-    It goes by the time a block takes, not by utilisation (process time over the time between arrivals): while a
+    It follows the time that a block takes, not utilisation (process time over the time between arrivals): while a
     backlog is drained that is always about 1, and the budget would fall to its floor just when throughput is needed.
 
-    Raises `InvalidInput` for a `config` that is none. Safe to read from several threads.
+    Raises `InvalidInput` for a `config` of another type. Safe to read from several threads.
     """
 
     def __init__(self, config: ByteBudgetConfig = ByteBudgetConfig(), pressure: Holds | None = None) -> None:  # noqa: B008 -- it is frozen
@@ -73,7 +73,7 @@ class ByteBudget:
         begin_anew_in_child(self)
 
     def begin_anew(self) -> None:
-        """Have a lock of its own in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.Lock()
 
     @property
@@ -93,13 +93,13 @@ class ByteBudget:
 
     @property
     def utilisation(self) -> float:
-        """The process time of the last block over its interval, for those who look; 0 if that is not known."""
+        """The process time of the last block over its interval, for information; 0 if that is not known."""
         return self._utilisation
 
     def observe(self, block_bytes: int, process_time: float, interval: float) -> None:
-        """Count a block that took `process_time`, `interval` seconds after the one before; 0 bytes: nothing came.
+        """Count a block that took `process_time`, `interval` seconds after the one before; 0 bytes: nothing received.
 
-        Under a hold the budget is multiplied down, whatever the times say. A time that is none counts as 0.
+        Under a hold the budget is multiplied down, whatever the times are. A negative time or NaN counts as 0.
         """
         holds = self._pressure is not None and self._pressure.should_hold()
         with self._lock:
@@ -116,7 +116,7 @@ class ByteBudget:
                 self._increase()
 
     def hold(self) -> None:
-        """Multiply down: a hold has begun. Nothing happens if an observation has noticed it before."""
+        """Multiply down: a hold has begun. It does nothing if an observation has done so for this hold."""
         with self._lock:
             if not self._is_held:
                 self._is_held = True
@@ -127,8 +127,8 @@ class ByteBudget:
         # By comparison, and not by arithmetic: NaN is not above 0, and infinity must not stay in the average.
         if not process_time > 0:
             load = 0.0
-        elif process_time >= _LONGEST * target:
-            load = _LONGEST
+        elif process_time >= _MAX_LOAD * target:
+            load = _MAX_LOAD
         else:
             load = process_time / target
         alpha = self._config.ema_alpha

@@ -1,13 +1,13 @@
 """How much memory this process may use, and how much is used: by its cgroup, else by the host.
 
-A group's limit binds all groups below it, so every level from the process's own group up to the root of the mount is
-looked at. Which of them is the tightest changes while others in the same groups come and go, so that is decided at
-each reading, by used over limit: a pod that its neighbours have filled is killed however small one's own group is.
+A group's limit binds all groups below it, so every level counts, from the process's own group up to the root of the
+mount. Which level is the fullest changes with the other processes in it, so that is decided at each reading, by used
+over limit: in a full group processes are killed, however little this process's own group uses.
 
-Page cache counts for a group and is not counted here: the kernel drops it before it kills anybody, and after some
-reading of files it fills every group to its limit.
+Page cache is part of a group's usage and is not counted here: the kernel drops it before it kills a process, and after
+some reading of files it fills every group to its limit.
 
-What cannot be read is passed over, and nothing here raises: a group without readable limits has none.
+Nothing here raises. What cannot be read is skipped: a group without readable limits has none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True)
 class _Files:
-    """What a version of the interface calls its files, and the page cache in `memory.stat`: the first name there."""
+    """The file names of a version of the interface; of `cache`, the first name that `memory.stat` has counts."""
 
     limits: tuple[str, ...]
     usage: str
@@ -40,7 +40,7 @@ _V2 = _Files(("memory.max", "memory.high"), "memory.current", (("inactive_file",
 
 @dataclass(frozen=True)
 class MemoryLevel:
-    """A limit, and a function that says how much of it is used, or None if that cannot be told."""
+    """A limit, and a function that returns how much of it is used, or None if that cannot be read."""
 
     limit_bytes: int
     used: Callable[[], int | None]
@@ -54,7 +54,7 @@ class SystemMemory:
 
     def __init__(self, root: Path | str = "/") -> None:
         host = _host(Path(root))
-        # A limit the host cannot honour is none: v1 says "no limit" by a number like that.
+        # A limit above the host's memory is none: "no limit" of v1 is such a number.
         groups = tuple(level for level in _group_levels(Path(root)) if level.limit_bytes < host.limit_bytes)
         self._levels = groups or (host,)
 
@@ -100,11 +100,11 @@ def _place(root: Path, kind: str) -> tuple[Path | None, Path | None]:
     first: Path | None = None
     for inner, point in _mounts(root, kind):
         mount = root / point.lstrip("/")
-        # By os.path, which answers no where pathlib would raise.
+        # os.path returns False where pathlib raises.
         if path is None or not os.path.isdir(mount):
             continue
         first = first or mount
-        # Of a container the mount shows a part of the tree, while the path may be the one in the whole tree.
+        # The mount of a container shows a part of the tree, while the path may be that in the whole tree.
         below = PurePosixPath(path)
         if below.is_relative_to(inner):
             below = below.relative_to(inner)
@@ -159,12 +159,12 @@ def _host(root: Path) -> MemoryLevel:
 
 
 def _largest_so_far() -> int:
-    """The most this process has used: where there is no `/proc`, nobody tells what it uses now."""
+    """The most that this process has used: without `/proc`, what it uses now cannot be read."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _number(file: Path) -> int | None:
-    """The number in a file; None for a word ("max"), nonsense, or no file."""
+    """The number in a file; None for anything else in it ("max"), and without the file."""
     lines = _lines(file)
     return _whole(lines[0].strip()) if lines else None
 
@@ -181,12 +181,13 @@ def _table(file: Path) -> dict[str, int]:
 
 
 def _whole(word: str) -> int | None:
-    """A number that fits the kernel's 64 bits, roughly: with more digits it is nonsense, and too large to divide."""
+    """A whole number of at most 20 digits, as the kernel's 64 bits have; larger ones cannot be divided as floats."""
     return int(word) if word.isascii() and word.isdigit() and len(word) <= 20 else None
 
 
 def _lines(file: Path) -> list[str]:
     try:
-        return os.fsdecode(file.read_bytes()).split("\n")  # names of groups may hold whatever else splits lines
+        # Not by splitlines: the name of a group may have its other separators in it.
+        return os.fsdecode(file.read_bytes()).split("\n")
     except (OSError, ValueError):
         return []

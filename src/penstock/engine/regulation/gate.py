@@ -31,7 +31,7 @@ class Actuator(Protocol):
 
 
 class Admit(Enum):
-    """The gate's answer: whether the next block may come in."""
+    """Whether the gate admits the next block."""
 
     YES = "yes"
     HOLD = "hold"
@@ -60,7 +60,7 @@ class InboundGate:
         return self._is_holding
 
     def evaluate(self) -> Admit:
-        """Read the pressure, and return whether the next block may come in."""
+        """Read the pressure, and return whether the next block is admitted."""
         with self._lock:
             self._turn(self._pressure.should_hold())
             return Admit.HOLD if self._is_holding else Admit.YES

@@ -1,4 +1,4 @@
-"""The memory guard: bytes that are in hand, over what may be, as a hard source of pressure."""
+"""The memory guard: bytes in use over the limit, as a hard source of pressure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = get_logger(__name__)
 
 
 class Lease:
-    """Bytes that count from the `with` on until its end, or until `release()`; releasing again does nothing.
+    """Bytes that count from `__enter__` until `__exit__` or `release()`; releasing again does nothing.
 
-    The guard knows a lease by a weak reference, which the interpreter itself takes out when the object is gone. So a
-    lease ends even if an interrupt comes before the first line of `__exit__`.
+    The guard has a weak reference to it, which the interpreter removes with the object. So a lease ends even if an
+    interrupt comes before the first line of `__exit__`.
     """
 
     def __init__(self, leases: set[weakref.ref[Lease]], count: int) -> None:
@@ -37,16 +37,16 @@ class Lease:
         self.release()
 
     def release(self) -> None:
-        """Give the bytes back."""
+        """End the lease."""
         self._leases.discard(weakref.ref(self))
 
 
 class MemoryGuard:
     """Counts the bytes that are leased; its pressure is their share of the limit. Safe to use from several threads.
 
-    With a limit, leases alone count, unless `heap_source` says how many bytes are used in all; then the larger of the
-    two counts. Without a limit, limit and heap are those of the cgroup, or of the host where no group has a limit
-    (see `cgroup`), below the file system's `root`. A forked child begins with nothing leased.
+    With a limit, leases alone count, unless `heap_source` returns how many bytes are used in all; then the larger of
+    the two counts. Without a limit, limit and usage are those of the cgroup, or of the host where no group has a limit
+    (see `cgroup`), read below the file system's `root`. A forked child begins with nothing leased.
 
     Raises `InvalidInput` for a limit below 1, and for a heap source that cannot be called.
     """
@@ -80,17 +80,17 @@ class MemoryGuard:
 
     @property
     def limit_bytes(self) -> int:
-        """How many bytes there may be. It does not change: a group's limit is read once."""
+        """The limit. It does not change: a group's limit is read once."""
         return self._limit_bytes
 
     @property
     def counts_leases_only(self) -> bool:
-        """Whether it does not know how much memory is really used."""
+        """Whether the memory that is really used is not known."""
         return self._system is None and self._heap_source is None
 
     @property
     def current_bytes(self) -> int:
-        """How many bytes are leased, one way or the other."""
+        """How many bytes are leased, by `add` and by `lease`."""
         # Copied by one step of the interpreter: other threads add leases meanwhile.
         leases = [place() for place in tuple(self._leases)]
         return self._added + sum(lease.count for lease in leases if lease is not None)
@@ -102,19 +102,19 @@ class MemoryGuard:
             self._added += count
 
     def release(self, count: int) -> None:
-        """Give back bytes that were added; more than that is logged, and leaves 0. A `lease` is not touched.
+        """Release bytes that were added; more than that is logged, and 0 remain. A `lease` is not changed.
 
         Raises `InvalidInput` for what is no whole number from 0 on.
         """
         check_whole("count", count, 0)
         with self._lock:
-            left = self._added - count
-            self._added = max(0, left)
-        if left < 0:
-            _log.warning("%d bytes more were given back to the memory guard than were added", -left)
+            remaining = self._added - count
+            self._added = max(0, remaining)
+        if remaining < 0:
+            _log.warning("%d bytes more were released in the memory guard than were added", -remaining)
 
     def lease(self, count: int) -> Lease:
-        """Lease bytes for a `with` block, and give them back on every way out of it.
+        """Lease bytes for a `with` block, however that ends.
 
         Raises `InvalidInput` for what is no whole number from 0 on.
 
@@ -129,7 +129,7 @@ class MemoryGuard:
         return Lease(self._leases, count)
 
     def read(self) -> Pressure:
-        """How full the memory is. What the heap source raises is the caller's; the system's files raise nothing."""
+        """How full the memory is. Raises what the heap source raises; reading the system's files raises nothing."""
         leased = self.current_bytes
         if self._system is not None:
             return Pressure(max(leased / self._limit_bytes, self._system.share()))
@@ -137,7 +137,7 @@ class MemoryGuard:
         return Pressure(max(leased, heap) / self._limit_bytes)
 
     def begin_anew(self) -> None:
-        """Forget what is leased: in a forked child, those who would give it back are not there."""
+        """Forget all leases: the threads that would release them are not in a forked child."""
         self._lock = threading.Lock()
         self._added = 0
         self._leases.clear()

@@ -1,7 +1,6 @@
-"""Pressure: how full things are, from 0 to 1, and the latch that says when to hold.
+"""Pressure: how full a resource is, from 0 to 1, and the latch that decides when to hold.
 
-A source is hard if it knows of a limit that must not be met (memory), and soft if it is one opinion among others,
-which is weighed.
+A hard source has a limit that must not be reached (memory). A soft one is an indication, and its reading is weighted.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ class Pressure(float):
 
 
 class PressureSource(Protocol):
-    """Something that can be full. `weight` is applied to a soft source only; `hard` says that it may not be weighed."""
+    """A resource that can be full. `weight` applies to a soft source; a `hard` one counts as it reads."""
 
     @property
     def name(self) -> str:
-        """What to call it in a log."""
+        """Its name in the log."""
         ...
 
     @property
     def weight(self) -> float:
-        """What a soft reading is multiplied with, from 0 to 1."""
+        """The factor of a soft reading, from 0 to 1."""
         ...
 
     @property
@@ -63,7 +62,7 @@ class PressureSource(Protocol):
 
 @dataclass(frozen=True)
 class Hysteresis:
-    """Where a hold begins, and where it ends: with a distance between, so that it does not flap.
+    """The pressure at which a hold begins, and the lower one at which it ends, so that it does not flap.
 
     Raises `InvalidInput` for bounds that are not numbers from 0 to 1, or not `pause_above > resume_below`.
     """
@@ -87,9 +86,9 @@ class UnifiedPressure:
 
     The level is the largest of the hard readings and of the soft readings times their weights, so that a soft source
     can never hide a hard one. A source that fails is logged, once until it reads again: a hard one then counts as
-    full, since nobody knows that it is not, and a soft one as nothing. Safe to use from several threads.
+    full, as it may be, and a soft one as empty. Safe to use from several threads.
 
-    Raises `InvalidInput` for a `hysteresis` that is none.
+    Raises `InvalidInput` for a `hysteresis` of another type.
     """
 
     def __init__(self, sources: Iterable[PressureSource], hysteresis: Hysteresis = Hysteresis()) -> None:  # noqa: B008 -- it is frozen
@@ -98,31 +97,31 @@ class UnifiedPressure:
         self._sources = tuple(sources)
         self._hysteresis = hysteresis
         self._lock = threading.Lock()
-        self._failing = set[int]()  # places in `_sources`
+        self._failing = set[int]()  # indexes of `_sources`
         self._last_level = Pressure(0)
         self._holds = False
         begin_anew_in_child(self)
 
     def begin_anew(self) -> None:
-        """Have a lock of its own in a forked child."""
+        """Replace the lock in a forked child."""
         self._lock = threading.Lock()
 
     @property
     def level(self) -> Pressure:
         """Read every source, and return the level."""
-        # Sources are others' code, and are read without the lock.
-        level = max((self._read(place) for place in range(len(self._sources))), default=Pressure(0))
+        # Sources are the user's code, and are read without the lock.
+        level = max((self._read(index) for index in range(len(self._sources))), default=Pressure(0))
         self._last_level = level
         metrics.pressure_ratio.set(level)
         return level
 
     @property
     def last_level(self) -> Pressure:
-        """The level that was read last, by whoever; 0 before."""
+        """The level of the last reading; 0 before the first."""
         return self._last_level
 
     def should_hold(self) -> bool:
-        """Read the level, and say whether to hold: yes from `pause_above` on, until it is at `resume_below`."""
+        """Read the level, and return whether to hold: from `pause_above` on, until it is down at `resume_below`."""
         level = self.level
         with self._lock:
             if level >= self._hysteresis.pause_above:
@@ -131,25 +130,25 @@ class UnifiedPressure:
                 self._holds = False
             return self._holds
 
-    def _read(self, place: int) -> Pressure:
-        source = self._sources[place]
+    def _read(self, index: int) -> Pressure:
+        source = self._sources[index]
         try:
             reading = Pressure(source.read())
             if not source.hard:
                 reading = Pressure(reading * _clamped(source.weight))
-        except Exception as error:  # noqa: BLE001 -- a source is others' code, and must not stop the engine
-            self._note_failure(place, error)
+        except Exception as error:  # noqa: BLE001 -- a source is the user's code, and must not stop the engine
+            self._note_failure(index, error)
             return Pressure(1 if source.hard else 0)
         with self._lock:
-            self._failing.discard(place)
+            self._failing.discard(index)
         return reading
 
-    def _note_failure(self, place: int, error: Exception) -> None:
+    def _note_failure(self, index: int, error: Exception) -> None:
         with self._lock:
-            is_new = place not in self._failing
-            self._failing.add(place)
+            is_new = index not in self._failing
+            self._failing.add(index)
         if is_new:
-            source = self._sources[place]
+            source = self._sources[index]
             counts = "full" if source.hard else "nothing"
             _log.warning(
                 "the pressure source %s cannot be read, and counts as %s until it can: %r", source.name, counts, error

@@ -1,1 +1,1 @@
-"""Where blocks come from and go to: memory, queues, buffers."""
+"""Receivers and senders: memory, queues, buffers."""

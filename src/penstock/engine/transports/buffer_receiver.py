@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ProducerConfig
 from penstock.core import Backoff, Closing, check_whole
 from penstock.engine.regulation.guard import Lease, MemoryGuard
-from penstock.engine.transports.contract import MOST_BYTES, Filter, Filters, Receiver, check_limits
+from penstock.engine.transports.contract import MAX_BLOCK_BYTES, Filter, Filters, Receiver, check_limits
 from penstock.engine.transports.fetch_ahead import Fetch, FetchAhead
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, OutOfOrderAck
@@ -103,7 +103,7 @@ class BufferReceiver(Closing, Receiver):
         self._is_paused = False
 
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
-        """Receive records of one batch or more. An entry that is known is waited for: nothing means nothing is left.
+        """Receive records of one batch or more. Nothing is received only where no entry is left.
 
         Raises what `Consumer.fetch_descriptor` raises, `Fenced`, and `Closed`; the same entry is tried again then.
         """
@@ -182,7 +182,7 @@ class BufferReceiver(Closing, Receiver):
         return joined
 
     def _gather(self, most_rows: int, max_bytes: int | None, until: float) -> tuple[list[pa.RecordBatch], list[int]]:
-        most_bytes = MOST_BYTES if max_bytes is None else min(max_bytes, MOST_BYTES)
+        most_bytes = MAX_BLOCK_BYTES if max_bytes is None else min(max_bytes, MAX_BLOCK_BYTES)
         max_ahead = min(_MAX_BYTES_AHEAD if max_bytes is None else max_bytes, _MAX_BYTES_AHEAD)
         parts, tokens = list[pa.RecordBatch](), list[int]()
         rows = size = 0

@@ -1,4 +1,4 @@
-"""What the engine asks of a receiver, and the filters that receivers take."""
+"""The contract of receivers and senders, and the filters of receivers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput
 from penstock.records import Record
 
-MOST_BYTES = 1 << 30  # in one block that is put into columns: a column holds 2 GiB
+MAX_BLOCK_BYTES = 1 << 30  # of a block in columns: a column holds 2 GiB
 
 
 class Receives(Protocol):
@@ -134,18 +134,18 @@ class Sender(Protocol):
     """Where records go."""
 
     def send(self, records: WorkBatch | Iterable[Record]) -> None:
-        """Send records, or those of a batch, and return when they are safe."""
+        """Send records, or those of a batch, and return when they are durable."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What a filter says of a record that goes on."""
+    """A filter's verdict: the record is processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """What a filter says of a record that is not wanted: it is counted, and acked with its block."""
+    """A filter's verdict: the record is dropped; it is counted, and acked with its block."""
 
 
 Verdict: TypeAlias = Keep | Drop | DeadLetter | type[Keep] | type[Drop]
@@ -153,7 +153,7 @@ Filter: TypeAlias = Callable[[Record], Verdict]
 
 
 class Filters:
-    """The filters of a receiver, in their order. The first that does not say Keep decides."""
+    """The filters of a receiver, in their order. The first verdict that is not Keep counts."""
 
     def __init__(self, filters: Iterable[Filter]) -> None:
         if not isinstance(filters, Iterable):
@@ -164,7 +164,10 @@ class Filters:
                 raise InvalidInput(f"a filter is a function of a record, not {type(one).__name__}")
 
     def apply(self, batch: WorkBatch) -> WorkBatch:
-        """Take out what is dropped or dead, and keep the tokens. Without filters no record is looked at."""
+        """The batch without the records that were dropped or are dead letters; the tokens stay.
+
+        Without filters no record is touched, and no object created for it.
+        """
         if not self._filters:
             return batch
         kept, letters, dropped = list[Record](), list(batch.dead_letters), 0
@@ -193,7 +196,7 @@ class Filters:
 
 
 def check_limits(max_records: int, max_bytes: int | None, timeout: float) -> None:
-    """Refuse what cannot limit a receive."""
+    """Raise `InvalidInput` for limits of a receive that are none."""
     check_whole("max_records", max_records)
     if max_bytes is not None:
         check_whole("max_bytes", max_bytes, 0)

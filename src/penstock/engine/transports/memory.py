@@ -110,8 +110,8 @@ class MemoryTransport(Closing, Receiver):
             self._first = max(self._first, max(tokens, default=-1) + 1)
             self._next = max(self._next, self._first)
             # Not at each commit: deleting from the front moves all records behind it.
-            if (gone := self._first - self._base) * 2 >= len(self._records):
-                del self._records[:gone]
+            if (committed := self._first - self._base) * 2 >= len(self._records):
+                del self._records[:committed]
                 self._base = self._first
 
     def rewind(self) -> None:

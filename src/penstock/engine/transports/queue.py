@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.core import Closing
-from penstock.engine.transports.contract import MOST_BYTES, Filter, Filters, Receiver, check_limits
+from penstock.engine.transports.contract import MAX_BLOCK_BYTES, Filter, Filters, Receiver, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, UnknownEvent
 from penstock.queue import DurableEvent, DurableEventQueue
@@ -51,7 +51,7 @@ class QueueReceiver(Closing, Receiver):
         check_limits(max_records, max_bytes, timeout)
         self._check_process()
         self._check_open()
-        most = MOST_BYTES if max_bytes is None else min(max_bytes, MOST_BYTES)
+        most = MAX_BLOCK_BYTES if max_bytes is None else min(max_bytes, MAX_BLOCK_BYTES)
         try:
             self._polled = polled = list[DurableEvent[bytes]]()
             if not self._queue.poll_bytes(max_records, most, timeout, into=polled):
