@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from penstock.engine import DeadLetter, MemoryGuard, SelfRegulation, WorkBatch
+from penstock import Record
+from penstock.engine import DeadLetter, MemoryGuard, MemoryTransport, SelfRegulation, WorkBatch
 from penstock.engine.regulation.budget import ByteBudgetConfig
 from penstock.engine.transports.contract import Receives
 
@@ -173,6 +174,13 @@ def regulated(guard: MemoryGuard, **numbers: Any) -> SelfRegulation:
     """A regulation with a small budget: 100 bytes to begin with, 10 at least, 200 at most."""
     defaults = {"start_bytes": 100, "max_bytes": 200, "floor_bytes": 10, "ai_step": 50}
     return SelfRegulation(guard=guard, budget=ByteBudgetConfig(**{**defaults, **numbers}))
+
+
+def holding(count: int, size: int = 1, **more: Any) -> MemoryTransport:
+    """A transport with so many records, of so many bytes each."""
+    transport = MemoryTransport(**more)
+    transport.send(Record(b"%d" % (number % 10) * size) for number in range(count))
+    return transport
 
 
 def through(batch: WorkBatch) -> WorkBatch:

@@ -120,3 +120,8 @@ SOURCES: dict[str, type[MemorySource] | type[QueueSource] | type[BufferSource]] 
     "queue": QueueSource,
     "buffer": BufferSource,
 }
+
+
+def numbered(count: int) -> list[list[bytes]]:
+    """Batches of one record each, which is its number."""
+    return [[b"%d" % number] for number in range(count)]

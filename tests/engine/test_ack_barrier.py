@@ -24,7 +24,7 @@ from penstock.errors import (
     SinkFailed,
 )
 from penstock.records import Record
-from tests.engine.doubles import Fault, Faults, Journal, Route, Sink, Watched, regulated, through
+from tests.engine.doubles import Fault, Faults, Journal, Route, Sink, Watched, holding, regulated, through
 from tests.engine.sources import PER_BLOCK, SOURCES
 
 PAYLOADS = [b'{"n": %d}' % number for number in range(4 * PER_BLOCK)]
@@ -255,3 +255,16 @@ def test_a_process_that_returns_no_work_batch_fails_its_block(what: str) -> None
     with pytest.raises(ProcessFailed, match="process must return a WorkBatch, not"):
         BatchEngine().run(source.open(), RETURNS[what], Sink(), until_idle=True)
     assert source.committed() == 0
+
+
+class WithoutText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("this has no text")
+
+
+def test_an_exception_whose_text_cannot_be_read_is_reported_with_its_place() -> None:
+    def fail(_: WorkBatch) -> WorkBatch:
+        raise WithoutText
+
+    with pytest.raises(ProcessFailed, match="WithoutText"):
+        BatchEngine(EngineConfig(recv_timeout=0)).run(holding(1), fail, Sink(), until_idle=True)

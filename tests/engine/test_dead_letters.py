@@ -246,7 +246,7 @@ def test_a_letter_is_of_a_record() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "create",
     [
         lambda: DeadLetter("text", "why"),  # type: ignore[arg-type]
         lambda: DeadLetter(b"x", None),  # type: ignore[arg-type]
@@ -255,8 +255,11 @@ def test_a_letter_is_of_a_record() -> None:
         lambda: DeadLetter(b"x", "why", stage=3),  # type: ignore[arg-type]
         lambda: DlqPolicy.route("somewhere"),  # type: ignore[arg-type]
         lambda: DlqPolicy.route(None),  # type: ignore[arg-type]
+        lambda: DlqPolicy("foo"),
+        lambda: DlqPolicy("route"),
+        lambda: DlqPolicy("reject", print),
     ],
 )
-def test_what_is_no_letter_and_no_policy_is_refused(made: Callable[[], object]) -> None:
+def test_what_is_no_letter_and_no_policy_is_refused(create: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput):
-        made()
+        create()

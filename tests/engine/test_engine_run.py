@@ -1,4 +1,4 @@
-"""A run of the engine: what reaches the sink, what is committed, how it ends, what it counts, and how it is held."""
+"""A run of the engine: what reaches the sink, what is committed, how it ends, what it counts, and its limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Record
+from penstock import Consumer, Record
 from penstock.engine import (
     BatchEngine,
     CommitMode,
@@ -18,22 +18,21 @@ from penstock.engine import (
     EngineConfig,
     EngineStats,
     Keep,
-    MemoryGuard,
     MemoryTransport,
+    ParsedBatch,
+    ParseErrorAction,
     WorkBatch,
 )
-from penstock.engine.regulation import inbound
 from penstock.engine.transports.contract import Verdict
-from penstock.errors import InvalidInput, ReceiveFailed, SinkFailed
+from penstock.errors import InvalidInput, ParseFailed, ReceiveFailed, SinkFailed
 from tests.engine.doubles import (
     Clock,
-    Fault,
     Faults,
     Heap,
     Scripted,
     Sink,
-    TimedShutdown,
     Watched,
+    holding,
     regulated,
     through,
 )
@@ -41,12 +40,6 @@ from tests.support.memory_readings import reading
 from tests.support.waiting import Background, Gate
 
 QUICK = EngineConfig(recv_timeout=0)
-
-
-def holding(count: int, size: int = 1, **more: Any) -> MemoryTransport:
-    transport = MemoryTransport(**more)
-    transport.send(Record(b"%d" % (number % 10) * size) for number in range(count))
-    return transport
 
 
 def run(receiver: Any, process: Any = through, sink: Any = None, **more: Any) -> EngineStats:
@@ -89,6 +82,16 @@ def test_whatever_tokens_process_returns_the_sink_gets_those_of_the_input(tokens
     sink = Sink()
     run(Scripted(WorkBatch([Record(b"a")], (0, 1))), lambda batch: WorkBatch(batch.records, tokens), sink)
     assert sink.tokens == [(0, 1)]
+
+
+def test_a_process_that_changes_the_tokens_of_its_batch_does_not_change_what_is_committed() -> None:
+    def forget(batch: WorkBatch) -> WorkBatch:
+        batch.commit_tokens = ()
+        return batch
+
+    receiver = Scripted(WorkBatch([Record(b"a")], (0, 1)))
+    run(receiver, forget)
+    assert receiver.commits == [(0, 1)]
 
 
 # Commit modes
@@ -245,112 +248,21 @@ def test_an_interrupt_is_no_error_of_the_engine() -> None:
 
 @pytest.mark.parametrize("field", ["received", "processed", "filtered", "dead_lettered", "bytes"])
 def test_the_metrics_count_what_the_stats_count(field: str) -> None:
-    before = metric(f"engine_{field}_total")
+    before = reading(f"penstock_engine_{field}_total")
     run(holding(3, filters=[judge]), dlq=DlqPolicy.discard())
-    assert metric(f"engine_{field}_total") - before == getattr(EXPECTED, field)
+    assert reading(f"penstock_engine_{field}_total") - before == getattr(EXPECTED, field)
 
 
 def test_the_metrics_count_errors() -> None:
-    before = metric("engine_errors_total")
+    before = reading("penstock_engine_errors_total")
     with pytest.raises(SinkFailed):
         run(holding(1), sink=Sink(faults=Faults(("sink", 0))))
-    assert metric("engine_errors_total") - before == 1
+    assert reading("penstock_engine_errors_total") - before == 1
 
 
 def test_the_size_of_the_last_block_is_a_metric() -> None:
     run(holding(7, 3))
-    assert metric("recv_block_bytes") == 21
-
-
-def metric(name: str) -> float:
-    return reading(f"penstock_{name}")
-
-
-# The ticker
-
-
-def tick_at(times: list[float], block_seconds: float, blocks: int, interval: float, fn: Any = None) -> list[float]:
-    """When the ticker was called, with blocks that take so long."""
-    clock = Clock()
-
-    def sink(batch: WorkBatch) -> None:
-        clock.now += block_seconds
-
-    def note() -> None:
-        times.append(clock.now)
-        if fn is not None:
-            fn()
-
-    engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0), clock=clock)
-    engine.run(holding(blocks), through, sink, ticker=(interval, note), until_idle=True)
-    return times
-
-
-def test_the_ticker_comes_first_after_one_interval_and_then_on_time() -> None:
-    assert tick_at([], 1.0, 6, 2.0) == [2.0, 4.0, 6.0]
-
-
-def test_the_ticker_does_not_come_before_its_interval() -> None:
-    assert tick_at([], 1.0, 6, 7.0) == []
-
-
-def test_times_that_the_ticker_missed_are_made_up_for_once() -> None:
-    assert tick_at([], 5.0, 2, 2.0) == [5.0, 10.0]
-
-
-def test_times_that_the_ticker_missed_do_not_come_one_by_one() -> None:
-    clock, ticks = Clock(), list[float]()
-    seconds = iter([9.0])
-
-    def sink(batch: WorkBatch) -> None:
-        clock.now += next(seconds, 0.0)
-
-    engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0), clock=clock)
-    engine.run(holding(5), through, sink, ticker=(2.0, lambda: ticks.append(clock.now)), until_idle=True)
-    assert ticks == [9.0]
-
-
-def test_the_ticker_does_not_drift() -> None:
-    assert tick_at([], 1.5, 6, 2.0) == [3.0, 4.5, 6.0, 9.0]
-
-
-def test_a_ticker_that_raises_is_logged_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise Fault("no report today")
-
-    assert tick_at([], 1.0, 3, 1.0, fail) == [1.0, 2.0, 3.0]
-    assert caplog.messages.count("the ticker failed; the loop goes on") == 3
-
-
-def test_a_receive_waits_no_longer_than_until_the_ticker_is_due() -> None:
-    clock = Clock()
-
-    def wait() -> None:
-        clock.now += receiver.limits[-1][2]
-
-    receiver = Scripted(when_done=wait)
-    engine = BatchEngine(EngineConfig(recv_timeout=50), clock=clock)
-    engine.run(receiver, through, Sink(), ticker=(2.0, lambda: None), until_idle=True)
-    assert receiver.limits[0][2] == 2.0
-
-
-def test_a_receive_waits_for_its_timeout_where_nothing_ticks() -> None:
-    receiver = Scripted()
-    BatchEngine(EngineConfig(recv_timeout=50)).run(receiver, through, Sink(), until_idle=True)
-    assert receiver.limits[0][2] == 50
-
-
-def test_the_ticker_ticks_while_the_gate_holds() -> None:
-    clock, heap, ticks = Clock(), Heap(1.0), list[float]()
-    engine = BatchEngine(QUICK, regulation=regulated(heap.guard), clock=clock)
-    engine.run(
-        holding(1),
-        through,
-        Sink(),
-        ticker=(2.0, lambda: ticks.append(clock.now)),
-        shutdown=TimedShutdown(clock, 5.0),
-    )
-    assert ticks == [pytest.approx(2.0), pytest.approx(4.0)]
+    assert reading("penstock_recv_block_bytes") == 21
 
 
 # Limits
@@ -424,7 +336,7 @@ def test_the_size_of_a_piece_is_the_smaller_of_budget_and_sub_block(
 
 def test_the_budget_is_a_metric() -> None:
     BatchEngine(QUICK, regulation=regulated(Heap().guard, start_bytes=77), clock=Clock())
-    assert metric("byte_budget") == 77
+    assert reading("penstock_byte_budget") == 77
 
 
 def test_a_slow_block_of_empty_records_counts_as_slow_and_not_as_nothing() -> None:
@@ -438,184 +350,7 @@ def test_a_slow_block_of_empty_records_counts_as_slow_and_not_as_nothing() -> No
     shutdown = threading.Event()
     regulation = regulated(Heap().guard)
     BatchEngine(QUICK, regulation=regulation, clock=clock).run(holding(3, size=0), slowly, Sink(), shutdown=shutdown)
-    assert metric("byte_budget") == 50
-
-
-# The hold
-
-
-class Held:
-    """An engine whose memory is full, with time that passes by waiting."""
-
-    def __init__(self, receiver: Any, share: float = 1.0, until: float = 1e9) -> None:
-        self.clock, self.heap = Clock(), Heap(share)
-        self.receiver = receiver
-        self.shutdown = TimedShutdown(self.clock, until)
-        self.engine = BatchEngine(QUICK, regulation=regulated(self.heap.guard), clock=self.clock)
-        self.sunk: list[tuple[int, int]] = []  # when, in seconds, and how many bytes
-
-    def sink(self, batch: WorkBatch) -> None:
-        self.sunk.append((round(self.clock.now), batch.total_bytes))
-
-    def run(self, **more: Any) -> Held:
-        self.engine.run(self.receiver, through, self.sink, shutdown=self.shutdown, **more)
-        return self
-
-
-def test_a_full_memory_holds_the_receiver() -> None:
-    held = Held(Watched(holding(5)), until=29.0).run()
-    assert held.receiver.recvs == 0
-
-
-def test_a_hold_ends_when_the_pressure_does() -> None:
-    held = Held(Watched(holding(5)))
-    held.run(ticker=(3.0, lambda: setattr(held.heap, "share", 0.0)), until_idle=True)
-    assert [at for at, _ in held.sunk] == [3.0]
-
-
-def test_a_hold_lasts_until_the_lower_bound() -> None:
-    """At 0.7, between the bounds, nothing changes: a hold holds on."""
-    held = Held(Watched(holding(5)), until=20.0)
-    held.run(ticker=(3.0, lambda: setattr(held.heap, "share", 0.7)))
-    assert held.receiver.recvs == 0
-
-
-def test_pressure_between_the_bounds_does_not_begin_a_hold() -> None:
-    held = Held(Watched(holding(5)), share=0.7).run(until_idle=True)
-    assert [at for at, _ in held.sunk] == [0.0]
-
-
-def test_after_30_seconds_without_relief_one_block_of_floor_size_is_admitted() -> None:
-    held = Held(Watched(holding(10, 10)), until=59.0).run()
-    assert held.sunk == [(30.0, 10)]
-
-
-def test_after_30_more_seconds_another_one_is_admitted() -> None:
-    held = Held(Watched(holding(10, 10)), until=95.0).run()
-    assert held.sunk == [(30.0, 10), (60.0, 10), (90.0, 10)]
-
-
-def test_a_block_that_is_admitted_in_spite_of_the_pressure_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    Held(Watched(holding(10, 10)), until=59.0).run()
-    (warning,) = [record for record in caplog.records if "no relief" in record.message]
-    assert warning.levelname == "WARNING"
-    assert "no relief for 30 s at a pressure of 1.00" in warning.message
-
-
-def test_relief_begins_the_30_seconds_anew() -> None:
-    held = Held(Watched(Scripted()), until=50.0)
-    times = iter([(20.0, 0.0), (21.0, 1.0)])
-    change = next(times)
-
-    def tick() -> None:
-        nonlocal change
-        if held.clock.now >= change[0]:
-            held.heap.share = change[1]
-            change = next(times, (1e9, 0.0))
-
-    held.receiver = Pausing(held.clock)
-    held.run(ticker=(1.0, tick))
-    assert all(20.0 <= at < 21.5 for at in held.receiver.asked)
-
-
-class Pausing(Scripted):
-    """A receiver that has nothing, and takes a tenth of a second to say so."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._clock = clock
-        self.asked: list[float] = []
-
-    def recv(self, *args: Any, **more: Any) -> WorkBatch:
-        self.asked.append(self._clock.now)
-        self._clock.now += 0.1
-        return super().recv(*args, **more)
-
-
-class InHand(Scripted):
-    """A receiver that has all of its blocks in memory, and hears of holds."""
-
-    def __init__(self, *blocks: WorkBatch) -> None:
-        super().__init__(*blocks)
-        self.heard: list[str] = []
-
-    @property
-    def in_hand(self) -> bool:
-        return bool(self.blocks)
-
-    def pause(self) -> None:
-        self.heard.append("pause")
-
-    def resume(self) -> None:
-        self.heard.append("resume")
-
-
-def test_what_a_receiver_has_in_hand_is_drained_while_the_gate_holds() -> None:
-    held = Held(InHand(*[WorkBatch([Record(b"x")], (number,)) for number in range(3)]), until=10.0).run()
-    assert ([at for at, _ in held.sunk], held.receiver.commits) == ([0.0, 0.0, 0.0], [(0,), (1,), (2,)])
-
-
-def test_when_nothing_is_in_hand_any_more_the_gate_holds() -> None:
-    held = Held(InHand(WorkBatch([Record(b"x")], (0,))), until=10.0).run()
-    assert len(held.receiver.limits) == 1
-
-
-def test_a_receiver_hears_of_a_hold_once_and_of_its_end() -> None:
-    held = Held(InHand())
-    held.run(ticker=(3.0, lambda: setattr(held.heap, "share", 0.0)), until_idle=True)
-    assert held.receiver.heard == ["pause", "resume"]
-
-
-def test_a_run_that_ends_in_a_hold_lets_the_receiver_go_on() -> None:
-    assert Held(InHand(), until=5.0).run().receiver.heard == ["pause", "resume"]
-
-
-def test_a_run_that_fails_in_a_hold_lets_the_receiver_go_on() -> None:
-    held = Held(InHand(WorkBatch([Record(b"x")], (0,))))
-    with pytest.raises(SinkFailed):
-        held.engine.run(held.receiver, through, Sink(faults=Faults(("sink", 0))), shutdown=held.shutdown)
-    assert held.receiver.heard == ["pause", "resume"]
-
-
-def test_a_hold_halves_the_budget() -> None:
-    held = Held(InHand(*[WorkBatch([Record(b"x")], (number,)) for number in range(3)]), until=10.0).run()
-    given = [most for _, most, _ in held.receiver.limits]
-    assert given == sorted(given, reverse=True)
-    assert given[-1] < given[0] <= 100
-
-
-def test_a_hold_is_a_metric_and_its_end_too() -> None:
-    pauses, paused = metric("inbound_pauses_total"), list[float]()
-    held = Held(InHand(), until=5.0)
-    held.run(ticker=(1.0, lambda: paused.append(metric("inbound_paused"))))
-    assert (metric("inbound_pauses_total") - pauses, paused[0] - metric("inbound_paused")) == (1, 1)
-
-
-def test_the_pressure_is_a_metric() -> None:
-    Held(InHand(), share=0.875, until=1.0).run()
-    assert metric("pressure_ratio") == 0.875
-
-
-def test_memory_is_given_back_at_the_edge_of_a_hold_and_each_second_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_back: list[int] = []
-    monkeypatch.setattr(inbound, "release_unused_memory", lambda: given_back.append(1))
-    Held(InHand(), until=5.5).run()
-    assert len(given_back) == 1 + 5
-
-
-def test_leases_alone_can_hold() -> None:
-    guard, clock = MemoryGuard(1000), Clock()
-    engine = BatchEngine(QUICK, regulation=regulated(guard), clock=clock)
-    receiver = Watched(holding(1))
-    with guard.lease(900):
-        engine.run(receiver, through, Sink(), shutdown=TimedShutdown(clock, 10.0))
-    assert receiver.recvs == 0
-
-
-def test_without_regulation_nothing_holds() -> None:
-    engine = BatchEngine(QUICK, regulation=None)
-    engine.guard.add(1 << 60)
-    assert engine.run(holding(3), through, Sink(), until_idle=True).processed == 3
+    assert reading("penstock_byte_budget") == 50
 
 
 # What cannot be run
@@ -641,6 +376,9 @@ BAD: dict[str, Callable[[], object]] = {
     "config must be": lambda: BatchEngine({"max_records": 1}),  # type: ignore[arg-type]
     "dlq must be": lambda: BatchEngine(dlq=lambda letters: None),  # type: ignore[arg-type]
     "regulation must be": lambda: BatchEngine(regulation=True),  # type: ignore[arg-type]
+    "shutdown must be": lambda: BatchEngine().run(Scripted(), through, Sink(), shutdown=True),  # type: ignore[arg-type]
+    "a receiver has recv and commit, and NoneType has no recv": lambda: BatchEngine().run(None, through, Sink()),  # type: ignore[arg-type]
+    "a receiver has recv and commit, and type has no recv": lambda: BatchEngine().run(Consumer, through, Sink()),  # type: ignore[arg-type]
     "process must be": lambda: BatchEngine().run(Scripted(), None, Sink()),  # type: ignore[arg-type]
     "sink must be": lambda: BatchEngine().run(Scripted(), through, []),  # type: ignore[arg-type]
     "commit must be": lambda: BatchEngine().run(Scripted(), through, Sink(), commit="never"),
@@ -661,3 +399,42 @@ def test_an_engine_can_run_after_what_it_refused() -> None:
     with pytest.raises(InvalidInput):
         engine.run(Scripted(), through, Sink(), commit="never")
     assert engine.run(holding(1), through, Sink(), until_idle=True).processed == 1
+
+
+# Parsing
+
+
+def misfits() -> MemoryTransport:
+    source = MemoryTransport()
+    source.inject(b'{"a": 1}')
+    source.inject(b'{"a": "x"}')
+    return source
+
+
+def test_records_that_turn_out_not_to_fit_after_the_routing_fail_the_block() -> None:
+    source, kept = misfits(), list[ParsedBatch]()
+
+    def keep(parsed: ParsedBatch) -> WorkBatch:
+        kept.append(parsed)
+        return WorkBatch(parsed.records)
+
+    def ask(_: WorkBatch) -> None:
+        assert kept[0].arrow.num_rows
+
+    with pytest.raises(SinkFailed, match="ask for `arrow` in `process`"):
+        BatchEngine(QUICK, dlq=DlqPolicy.discard()).run(source, keep, ask, parse=True, until_idle=True)
+    assert source.committed_sequence is None
+
+
+def test_a_process_that_swallows_a_parse_failure_fails_all_the_same() -> None:
+    source = misfits()
+
+    def swallow(parsed: ParsedBatch) -> WorkBatch:
+        with pytest.raises(ParseFailed):
+            _ = parsed.arrow
+        return WorkBatch(parsed.records)
+
+    engine = BatchEngine(EngineConfig(recv_timeout=0, parse_error_action=ParseErrorAction.FAIL_BATCH))
+    with pytest.raises(ParseFailed):
+        engine.run(source, swallow, Sink(), parse=True, until_idle=True)
+    assert source.committed_sequence is None

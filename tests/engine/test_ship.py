@@ -13,8 +13,8 @@ import pytest
 from penstock import Consumer, DurableEventQueue, EventQueue, ProducerConfig
 from penstock.buffer import Manifest
 from penstock.engine import EngineStats, QueueReceiver, ship, shipping
-from penstock.errors import Closed, EngineError, InvalidInput, NotFound, SinkFailed, StorageError
-from penstock.queue import MsgspecCodec, opening_of
+from penstock.errors import Closed, CorruptData, EngineError, InvalidInput, NotFound, SinkFailed, StorageError
+from penstock.queue import MsgspecCodec, opening_of, queues_in
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.support.processes import PATIENCE, Parent, Start
@@ -190,6 +190,18 @@ def test_every_queue_of_a_folder_is_shipped(tmp_path: Path, where: str) -> None:
     assert shipped(where) == numbered(0, 30)
     assert [left_in(tmp_path / f"worker-{number}") for number in range(3)] == [[], [], []]
     assert list((tmp_path / "no queue").iterdir()) == []
+
+
+def test_one_queue_of_a_folder_that_cannot_be_opened_does_not_hold_up_the_others(tmp_path: Path, where: str) -> None:
+    for name in "abc":
+        with DurableEventQueue(tmp_path / name) as queue:
+            queue.push_many([name.encode() * 200] * 100)
+    (tmp_path / "a" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
+    with pytest.raises((CorruptData, StorageError), match=r"queue in .*a "):
+        ship(tmp_path, where, until_idle=True)
+    for place in queues_in(tmp_path)[1:]:
+        with DurableEventQueue(place) as queue:
+            assert queue.is_empty
 
 
 def hold(parent: Parent, path: str) -> None:

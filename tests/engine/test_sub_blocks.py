@@ -211,3 +211,19 @@ def test_pieces_are_parsed_each(block_of: Any) -> None:
 
     run(block, 0, parse=True, process=process)
     assert sizes == [1, 1]
+
+
+def test_the_time_to_cut_pieces_of_a_long_list_grows_with_its_length_and_no_faster() -> None:
+    reads = 0
+
+    class Counted(Record):
+        def __getattribute__(self, name: str) -> Any:
+            nonlocal reads
+            reads += name == "value"
+            return super().__getattribute__(name)
+
+    batch, start = WorkBatch([Counted(b"x") for _ in range(1000)]), 0
+    reads = 0
+    while start < len(batch):
+        start += batch.rows_within(start, 1)
+    assert reads <= 3 * 1000

@@ -15,10 +15,11 @@ from penstock import DurableEvent, DurableEventQueue, Record
 from penstock.engine import BatchEngine, DeadLetter, Drop, EngineConfig, Keep, QueueReceiver
 from penstock.engine.transports import queue as module
 from penstock.errors import Closed, CommitFailed, InvalidInput, ReceiveFailed, StorageError
+from penstock.queue.database import Database
 from tests.engine.doubles import Sink, through, values
 from tests.support.codecs import CountingCodec
-from tests.support.queue_folder import Place, bell_of_waiting, key
-from tests.support.waiting import Background
+from tests.support.queue_folder import Place, key
+from tests.support.waiting import A_WHILE, Background
 
 
 @pytest.fixture(params=["lazy", "eager"])
@@ -96,17 +97,15 @@ def test_an_empty_queue_gives_nothing_when_the_time_is_over(queue: DurableEventQ
 
 
 def test_it_waits_for_the_first_and_not_for_more(queue: DurableEventQueue[bytes]) -> None:
-    waits = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll_bytes(9, timeout=None))
-    waits.wait()
+    assert not polling.has_ended_within(A_WHILE)
     queue.push(b"a")
     assert ids(polling.result()) == [0]
 
 
 def test_close_ends_a_wait(queue: DurableEventQueue[bytes]) -> None:
-    waits = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll_bytes(9, timeout=None))
-    waits.wait()
+    assert not polling.has_ended_within(A_WHILE)
     queue.close()
     with pytest.raises(Closed):
         polling.result()
@@ -139,35 +138,33 @@ def test_keys_that_are_no_ids_alone_are_nothing(place: Place) -> None:
     assert place.open().poll_bytes(9, timeout=0) == []
 
 
-def test_nothing_is_taken_when_it_raises(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = place.open()
+def test_nothing_is_taken_when_it_raises(queue: DurableEventQueue[bytes]) -> None:
+    class Failing(list[DurableEvent[bytes]]):
+        def append(self, event: DurableEvent[bytes]) -> None:
+            if event.id == 1200:
+                raise StorageError("the disk is gone")
+            super().append(event)
+
     queue.push_many([b"x"] * 1500)
-    take = queue._ledger.take
-    failures = iter([StorageError("the disk is gone")])
-
-    def fail_late(identifier: int) -> None:
-        take(identifier)
-        if identifier == 1200 and (error := next(failures, None)):
-            raise error
-
-    monkeypatch.setattr(queue._ledger, "take", fail_late)
     with pytest.raises(StorageError, match="the disk is gone"):
-        queue.poll_bytes(1500)
+        queue.poll_bytes(1500, into=Failing())
     assert ids(queue.poll_bytes(1500)) == list(range(1500))
 
 
-def test_an_event_that_is_gone_from_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with DurableEventQueue(tmp_path / "queue") as queue:
-        queue.push_many([b"x"] * 3)
-
-        def gone(skip_corrupt: bool) -> Any:
-            raise StorageError("event 0 is not on disk")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(queue, "_next", gone)
-            with pytest.raises(StorageError):
-                queue.poll_bytes(3)
-        assert queue.ready_len() == 3
+@pytest.mark.parametrize("broken", [0, 7])
+def test_an_event_that_cannot_be_read_does_not_hold_up_those_before_it(
+    one: DurableEventQueue[bytes], monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    one.push_many([b"x"] * 10)
+    for event in one.poll_bytes(10):
+        one.nack(event.id)  # what was taken once is read from disk again
+    get = Database.get
+    monkeypatch.setattr(Database, "get", lambda database, number: None if number == broken else get(database, number))
+    if broken:
+        assert ids(one.poll_bytes(100)) == list(range(broken))
+    with pytest.raises(StorageError, match=f"event {broken} is not on disk"):
+        one.poll_bytes(100)
+    assert one.ready_len() == 10 - broken
 
 
 @pytest.mark.parametrize(
@@ -229,11 +226,6 @@ def test_an_event_is_a_record_and_its_id_the_token(one: DurableEventQueue[bytes]
     one.push_many([b"a", b"b"])
     batch = QueueReceiver(one).recv(10)
     assert (batch.records, batch.commit_tokens) == ([Record(b"a"), Record(b"b")], (0, 1))
-
-
-def test_no_objects_are_made_of_events(one: DurableEventQueue[bytes]) -> None:
-    one.push(b"a")
-    assert QueueReceiver(one).recv(1)._records is None
 
 
 def test_the_value_is_what_lies_on_disk_whatever_the_codec(place: Place) -> None:
