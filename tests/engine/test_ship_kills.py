@@ -1,4 +1,4 @@
-"""A shipper is killed at each step of a block, and at moments of nobody's choosing, over and over.
+"""A shipper is killed at each step of a block, and over and over at random moments.
 
 Every event whose push returned arrives; what arrives twice is the block that was under way at a kill, and nothing else.
 """
@@ -24,7 +24,7 @@ from tests.support.processes import Child, Parent, Start
 
 
 def stop_at(parent: Parent, owner: type, method: str, *, after: bool) -> None:
-    """Let this process tell its test that it is before or after a method, and go no further."""
+    """Have this process report that it is before or after a method, and go no further."""
     original = getattr(owner, method)
 
     def stopping(*args: Any, **kwargs: Any) -> Any:
@@ -39,7 +39,6 @@ def stop_at(parent: Parent, owner: type, method: str, *, after: bool) -> None:
 STEPS: dict[str, Callable[[Parent], None]] = {
     "after the receive": lambda parent: stop_at(parent, BufferSender, "send", after=False),
     "after the sink": lambda parent: stop_at(parent, BufferSender, "send", after=True),
-    "before the ack": lambda parent: stop_at(parent, QueueReceiver, "commit", after=False),
     "after the ack": lambda parent: stop_at(parent, QueueReceiver, "commit", after=True),
 }
 
@@ -57,10 +56,9 @@ def values_in(buffer: Path) -> list[bytes]:
 @pytest.mark.parametrize(
     ("step", "in_queue", "in_buffer"),
     [
-        ("after the receive", True, False),
+        pytest.param("after the receive", True, False, marks=pytest.mark.slow),
         ("after the sink", True, True),
-        ("before the ack", True, True),
-        ("after the ack", False, True),
+        pytest.param("after the ack", False, True, marks=pytest.mark.slow),
     ],
 )
 def test_a_kill_at_each_step_leaves_events_in_the_queue_or_in_the_buffer(
@@ -84,10 +82,10 @@ def test_a_kill_at_each_step_leaves_events_in_the_queue_or_in_the_buffer(
 def push_and_ship(parent: Parent, queue_path: str, buffer: str, life: int) -> None:
     """Push in one thread, and ship in another, until this process is killed; report what was pushed, and each block."""
     queue = DurableEventQueue(queue_path)
-    voice = threading.Lock()  # a pipe is for one thread at a time
+    pipe = threading.Lock()  # it is for one thread at a time
 
     def tell(what: str, events: Iterable[DurableEvent[bytes]] = ()) -> None:
-        with voice:
+        with pipe:
             parent.tell((what, {event.event: event.id for event in events}))
 
     commit = QueueReceiver.commit
@@ -107,13 +105,13 @@ def push_and_ship(parent: Parent, queue_path: str, buffer: str, life: int) -> No
 
 
 class Story:
-    """What was heard of the lives of one queue's shippers, and what they left in the buffer."""
+    """What the shippers of one queue reported, one after the other, and what they wrote into the buffer."""
 
     def __init__(self, root: Path, start: Start, seed: int) -> None:
         self._queue, self._buffer = root / "queue", root / "buffer"
         self._start = start
         self._dice = random.Random(seed)
-        self._told: dict[bytes, int] = {}  # every event whose push returned, and its id
+        self._pushed: dict[bytes, int] = {}  # every event whose push returned, and its id
         self.heard: Counter[str] = Counter()
 
     def one_life(self, life: int) -> None:
@@ -137,14 +135,14 @@ class Story:
     def _hear(self, what: str, events: dict[bytes, int]) -> str:
         self.heard[what] += 1
         if what == "pushed":
-            self._told.update(events)
+            self._pushed.update(events)
         return what
 
     def _hear_the_rest(self, child: Child) -> None:
         while True:
             try:
                 self._hear(*child.hear())
-            except (EOFError, OSError):  # the end, or the middle of a word
+            except (EOFError, OSError):  # the end of the pipe, or the middle of a message
                 return
 
     def end(self) -> Blocks:
@@ -153,8 +151,8 @@ class Story:
             ship(queue, self._buffer, until_idle=True)
             assert queue.is_empty
         blocks = Blocks(self._buffer)
-        assert self._told.keys() <= set(blocks.order), "an event is lost"
-        ids = [self._told[value] for value in blocks.order if value in self._told]
+        assert self._pushed.keys() <= set(blocks.order), "an event is lost"
+        ids = [self._pushed[value] for value in blocks.order if value in self._pushed]
         assert ids == sorted(ids), "events came out of their order"
         return blocks
 
@@ -171,7 +169,7 @@ class Blocks:
             for batch in consumer:
                 values = batch.entries
                 repeated = sum(value in seen for value in values)
-                assert values[:repeated] == self.order[len(self.order) - repeated :], "this is no block cut off"
+                assert values[:repeated] == self.order[len(self.order) - repeated :], "no repeat of the last block"
                 self.repeats += [repeated] if repeated else []
                 self.order += values[repeated:]
                 seen.update(values[repeated:])
@@ -180,7 +178,12 @@ class Blocks:
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(30, 1), *[pytest.param(500, seed, marks=pytest.mark.chaos) for seed in (2, 3)]]
+    ("kills", "seed"),
+    [
+        (10, 1),
+        pytest.param(30, 1, marks=pytest.mark.slow),
+        *[pytest.param(500, seed, marks=pytest.mark.chaos) for seed in (2, 3)],
+    ],
 )
 @pytest.mark.timeout(600)
 def test_a_shipper_that_is_killed_over_and_over_loses_nothing_and_repeats_at_most_a_block_for_each_kill(
@@ -195,5 +198,5 @@ def test_a_shipper_that_is_killed_over_and_over_loses_nothing_and_repeats_at_mos
         f"{len(blocks.repeats)} blocks came again, {sum(blocks.repeats)} events; {dict(story.heard)}"
     )
     assert len(blocks.repeats) <= kills
-    assert len(blocks.repeats) >= kills // 10, "the kills came at the wrong moments, and prove nothing"
+    assert len(blocks.repeats) >= kills // 10, "hardly any kill came between the manifest and the ack"
     assert blocks.count > kills

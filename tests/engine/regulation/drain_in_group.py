@@ -1,4 +1,4 @@
-"""A process that puts itself under a limit of memory, and then works off a backlog; see `test_out_of_memory`."""
+"""A process that joins a group with a memory limit, and then works off a backlog; see `test_out_of_memory`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def main(group: str, buffer: str, kind: str, regulated: str, rows: str) -> None:
     """Join the group, drain the buffer, and print how many rows came, in their order and once each."""
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(message)s")
-    from penstock import metrics
     from penstock.buffer import Consumer, ConsumerConfig
     from penstock.engine import BatchEngine, BufferReceiver, SelfRegulation
+    from tests.support.memory_readings import reading
 
     count = RowCount()
     engine = BatchEngine(regulation=SelfRegulation() if regulated == "regulated" else None)
@@ -28,20 +28,20 @@ def main(group: str, buffer: str, kind: str, regulated: str, rows: str) -> None:
         BufferReceiver(consumer) as receiver,
     ):
         engine.run(receiver, {"columns": in_columns, "objects": in_objects}[kind], count, until_idle=True)
-    said = {
+    report = {
         "rows": count.rows,
         "in order": count.is_in_order and count.rows == int(rows),
-        "left": engine.guard.current_bytes,
+        "leased": engine.guard.current_bytes,
         "limit": engine.guard.limit_bytes,
-        "budget": metrics.byte_budget._value.get(),
-        "pauses": metrics.inbound_pauses._value.get(),
+        "budget": reading("penstock_byte_budget"),
+        "pauses": reading("penstock_inbound_pauses_total"),
         "blocks": count.blocks,
     }
-    print(json.dumps(said), flush=True)
+    print(json.dumps(report), flush=True)
 
 
 class RowCount:
-    """A sink that knows the rows by the number each begins with, and holds nothing."""
+    """A sink that checks the number with which each row begins, and keeps nothing."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -70,7 +70,7 @@ def in_columns(batch: WorkBatch) -> WorkBatch:
 
 
 def in_objects(batch: WorkBatch) -> WorkBatch:
-    """What most would write first: an object for each record, one for its text, and a new one for its result."""
+    """Create an object for each record, one for its text, and one for its result, as a first version would."""
     from penstock import Record
 
     texts = [record.value.decode() for record in batch.records]

@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from penstock import Producer, ProducerConfig, metrics
+from penstock import Producer, ProducerConfig
 from penstock.engine import (
     BatchEngine,
     BufferReceiver,
@@ -23,6 +23,7 @@ from penstock.engine import (
     WorkBatch,
 )
 from penstock.records import Record
+from tests.support.memory_readings import reading
 from tests.support.waiting import Background
 
 LIMIT = 1 << 20
@@ -134,7 +135,7 @@ def unchanged(batch: WorkBatch) -> WorkBatch:
 def test_a_governed_pipeline_keeps_its_leases_under_half_the_load_and_drains_everything(receiver: Receiver) -> None:
     guard = WatchedGuard(LIMIT)
     backlog = Backlog(guard)
-    pauses, paused = metrics.inbound_pauses._value.get(), metrics.inbound_paused._value.get()
+    pauses, paused = reading("penstock_inbound_pauses_total"), reading("penstock_inbound_paused")
     engine = BatchEngine(regulation=SelfRegulation(guard=guard, sources=(backlog,)))
     with backlog.worked_off():
         stats = engine.run(receiver, unchanged, backlog.sink, until_idle=True)
@@ -144,8 +145,8 @@ def test_a_governed_pipeline_keeps_its_leases_under_half_the_load_and_drains_eve
     assert guard.peak <= 1.5 * LIMIT, "the hold came late"
     assert guard.peak >= 0.8 * LIMIT, "there was no overload"
     assert guard.current_bytes == 0
-    assert metrics.inbound_pauses._value.get() - pauses >= 5
-    assert metrics.inbound_paused._value.get() == paused
+    assert reading("penstock_inbound_pauses_total") - pauses >= 5
+    assert reading("penstock_inbound_paused") == paused
 
 
 def test_without_regulation_the_whole_load_is_in_memory(receiver: Receiver) -> None:
@@ -161,7 +162,7 @@ def test_without_regulation_the_whole_load_is_in_memory(receiver: Receiver) -> N
 
 def test_a_sink_that_keeps_nothing_never_has_the_gate_hold(receiver: Receiver) -> None:
     guard = WatchedGuard(LIMIT)
-    pauses = metrics.inbound_pauses._value.get()
+    pauses = reading("penstock_inbound_pauses_total")
     rows = 0
 
     def sink(batch: WorkBatch) -> None:
@@ -173,7 +174,7 @@ def test_a_sink_that_keeps_nothing_never_has_the_gate_hold(receiver: Receiver) -
     assert rows == ROWS
     assert 0 < guard.peak < LIMIT / 2
     assert guard.current_bytes == 0
-    assert metrics.inbound_pauses._value.get() == pauses
+    assert reading("penstock_inbound_pauses_total") == pauses
 
 
 class Full:
@@ -193,11 +194,11 @@ class Full:
 
 
 def test_a_run_that_ends_while_it_is_held_took_nothing_and_leaves_the_gate_open(receiver: Receiver) -> None:
-    shutdown, paused = Event(), metrics.inbound_paused._value.get()
+    shutdown, paused = Event(), reading("penstock_inbound_paused")
     engine = BatchEngine(regulation=SelfRegulation(guard=MemoryGuard(LIMIT), sources=(Full(shutdown),)))
     stats = engine.run(receiver, unchanged, lambda _: None, shutdown=shutdown)
     assert (stats.received, engine.guard.current_bytes) == (0, 0)
-    assert metrics.inbound_paused._value.get() == paused
+    assert reading("penstock_inbound_paused") == paused
 
 
 class FullBetweenTwoBlocks:
@@ -210,7 +211,7 @@ class FullBetweenTwoBlocks:
         self._asked = 0
 
     def sink(self, batch: WorkBatch) -> None:
-        self.budgets.append(metrics.byte_budget._value.get())
+        self.budgets.append(reading("penstock_byte_budget"))
         self._asked = 0
 
     def read(self) -> Pressure:
@@ -245,7 +246,7 @@ class SlowMachine:
 
     def process(self, batch: WorkBatch) -> WorkBatch:
         self.now += 0.1 + batch.total_bytes / self._rate
-        self.budgets.append(int(metrics.byte_budget._value.get()))
+        self.budgets.append(int(reading("penstock_byte_budget")))
         return batch
 
     def drain(self, mib: int) -> list[int]:
@@ -281,4 +282,4 @@ def test_a_real_backlog_in_a_buffer_does_not_make_the_budget_fall(tmp_path: Path
         guard = MemoryGuard(8 << 30)
         engine = BatchEngine(regulation=SelfRegulation(guard=guard, budget=config))
         assert engine.run(receiver, unchanged, lambda _: None, until_idle=True).processed == 200_000
-    assert metrics.byte_budget._value.get() > 8 * MIB
+    assert reading("penstock_byte_budget") > 8 * MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,6 +227,17 @@ def test_an_event_is_a_record_and_its_id_the_token(one: DurableEventQueue[bytes]
     one.push_many([b"a", b"b"])
     batch = QueueReceiver(one).recv(10)
     assert (batch.records, batch.commit_tokens) == ([Record(b"a"), Record(b"b")], (0, 1))
+
+
+def test_no_record_object_is_created_for_an_event(one: DurableEventQueue[bytes]) -> None:
+    def records() -> int:
+        return sum(isinstance(one, Record) for one in gc.get_objects())
+
+    one.push_many([b"a"] * 10)
+    before = records()
+    batch = QueueReceiver(one).recv(10)
+    assert records() == before
+    assert (len(batch.records), records()) == (10, before + 10)
 
 
 def test_the_value_is_what_lies_on_disk_whatever_the_codec(place: Place) -> None:
