@@ -55,7 +55,7 @@ bench: $(READY) ## measure, side by side with peers
 	@$(BIN)/python -m bench
 
 docs: $(READY) ## build the documentation into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is in site/index.html"
 
 clean: ## remove the virtualenv and everything that was built

@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _starts_spark(item: pytest.Item) -> bool:
-    return _SPARK in item.path.parents or item.path.name == "test_demo.py" or "docs/spark.md" in item.name
+    return _SPARK in item.path.parents or item.path.name == "test_demo.py" or "docs/guides/spark" in item.name
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,8 @@ class DurableEventQueue(Generic[Event]):
 
     Raises `StorageError` if another process has the queue open, or its disk refuses, `InvalidInput` for what is no
     path, and `CorruptData` if it is damaged: events are missing, or cannot be read. With `skip_corrupt` such a queue
-    is repaired first, as `penstock queue repair` does it, and what is missing is logged. See `docs/queue.md`.
+    is repaired first, as `penstock queue repair` does it, and what is missing is logged. See
+    `docs/guides/durable-queue.md`.
 
     >>> import tempfile
     >>> with DurableEventQueue(tempfile.mkdtemp()) as queue:

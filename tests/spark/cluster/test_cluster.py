@@ -1,4 +1,4 @@
-"""Pipelines on a real cluster: a standalone master and two workers, with the commands of `docs/cluster.md` as printed.
+"""Pipelines on a real cluster: a standalone master and two workers, with the commands of the guide as printed.
 
 The Python of the hosts has no Penstock. It comes as the page says, or not at all.
 """
@@ -30,7 +30,7 @@ from tests.spark.cluster.killed_job import BATCHES, BLOCK, RECORDS
 from tests.spark.cluster.standalone import Cluster
 from tests.support.repository import ROOT
 
-PAGE = (ROOT / "docs" / "cluster.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "cluster.md").read_text()
 A_JOB = 240.0  # seconds until a job counts as stuck; it takes a tenth of it
 
 pytestmark = pytest.mark.timeout(600)

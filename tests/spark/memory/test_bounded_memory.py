@@ -1,6 +1,6 @@
 """A backlog of any size is worked off in bounded memory: that of the JVM, and of each Python process.
 
-The bounds are those of `docs/cluster.md`. How large the backlog is has no part in them: that is what is shown.
+The bounds are those of `docs/guides/cluster.md`. How large the backlog is has no part in them: that is what is shown.
 """
 
 from __future__ import annotations

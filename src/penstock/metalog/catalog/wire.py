@@ -1,4 +1,6 @@
-"""The bytes of segment events: those that Kafka's `RemoteLogMetadataSerde` writes. `docs/formats.md` has the table.
+"""The bytes of segment events: those that Kafka's `RemoteLogMetadataSerde` writes.
+
+`docs/reference/formats.md` has the table.
 
 What Kafka reads in an event we read as well, and in the same way, so that two catalogs of one log agree. Stricter we
 are only with what no writer can have meant: a name that is not UTF-8, a negative size.

@@ -4,7 +4,7 @@
 head     a MessagePack map, then the trailer of `trailer.py` with version = 2 and magic PSTM
 ```
 
-What each key means is in `docs/formats.md`; what must hold between them in `docs/design/native-manifest.md`.
+What each key means is in `docs/reference/formats.md`; what must hold between them in `docs/design/native-manifest.md`.
 """
 
 from __future__ import annotations
