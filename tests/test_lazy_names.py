@@ -17,7 +17,10 @@ import pytest
 import penstock
 
 SOURCE = Path(penstock.__file__).parent
-PACKAGES = ["penstock", *(f"penstock.{name}" for name in ("core", "storage", "queue", "buffer", "metalog", "engine"))]
+PACKAGES = [
+    "penstock",
+    *(f"penstock.{name}" for name in ("core", "storage", "queue", "buffer", "metalog", "engine", "spark")),
+]
 HEAVY = {
     "asyncio",
     "confluent_kafka",

@@ -11,13 +11,13 @@ from pyspark.sql.types import StructType
 from penstock import peek
 from penstock.buffer import Manifest
 from penstock.buffer.producer.block_appender import BlockAppender, BlockName
-from penstock.errors import CorruptData, DeadLetterRouteFailed, EngineError, InvalidInput, SinkFailed
+from penstock.errors import CorruptData, DeadLetterRouteFailed, InvalidInput, SinkFailed
 from penstock.records import values_to_arrow
 from penstock.spark import Pipeline
-from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.source.partitions import BatchRun
 from penstock.spark.source.schemas import SET_ASIDE, UNPARSED
-from penstock.spark.tables.contract import BlockId, open_table
+from penstock.spark.tables.contract import BlockId
+from penstock.spark.tables.parquet.opening import open_table
 from penstock.storage import open_store
 from tests.spark.backlogs import Backlog, parts
 from tests.spark.pipelines import Places
@@ -57,26 +57,6 @@ def test_a_name_is_not_taken_for_a_longer_one(tmp_path: Path) -> None:
     assert appender.append([appender.write(values_to_arrow([b"one"]))], BlockName("query", 1))
     assert appender.append([appender.write(values_to_arrow([b"two"]))], BlockName("query", 12))
     assert appender.append([appender.write(values_to_arrow([b"three"]))], BlockName("quer", 1))
-
-
-def test_an_available_now_query_that_somebody_else_stopped_did_not_end_well(
-    places: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Stopped:
-        """A query that has ended, and never said that it was through."""
-
-        def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802  Spark's name
-            return True
-
-        def stop(self) -> None:
-            pass
-
-    pipeline = places.pipeline().to(lambda _rows, _block: None)
-    run = PipelineRun(pipeline._plan, None, {"availableNow": True})  # type: ignore[arg-type]  # no session is needed
-    monkeypatch.setattr(run, "_source", lambda: None)
-    monkeypatch.setattr(run, "_start", lambda *_: Stopped())
-    with pytest.raises(EngineError, match="stopped, by somebody else, before it was through"):
-        run.run()
 
 
 def test_no_secret_of_a_place_is_in_what_a_pipeline_shows() -> None:

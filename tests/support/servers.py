@@ -78,6 +78,9 @@ class S3Server:
     def create_bucket(self, name: str) -> None:
         _ask(self.host, self.port, "PUT", f"/{name}", {})
 
+    def delete_bucket(self, name: str) -> None:
+        _ask(self.host, self.port, "DELETE", f"/{name}", {})
+
 
 @dataclass(frozen=True)
 class AzureServer:

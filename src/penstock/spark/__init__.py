@@ -1,12 +1,26 @@
 """The data pipeline on Spark: the data source `penstock` and `Pipeline`.
 
-What lives here: everything that knows PySpark, and nothing else does: `import penstock` works without it.
+Everything that uses PySpark is here, and only here: `import penstock` works without it.
 
-May import: `engine` and what lies below it, and PySpark (the extra `spark`).
+May import: `engine` and the packages below it, and PySpark (the extra `spark`).
 """
 
-from penstock.spark.pipeline.file import load_pipeline as load_pipeline
-from penstock.spark.pipeline.pipeline import Pipeline
-from penstock.spark.source.data_source import PenstockDataSource, register
+from typing import TYPE_CHECKING
+
+from penstock.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.spark.pipeline.file import load_pipeline as load_pipeline
+    from penstock.spark.pipeline.pipeline import Pipeline
+    from penstock.spark.source.data_source import PenstockDataSource, register
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "penstock.spark.pipeline.file": ("load_pipeline",),
+            "penstock.spark.pipeline.pipeline": ("Pipeline",),
+            "penstock.spark.source.data_source": ("PenstockDataSource", "register"),
+        },
+    )
 
 __all__ = ["PenstockDataSource", "Pipeline", "register"]

@@ -9,18 +9,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from penstock.spark.pipeline import run as pipeline_run
-from penstock.spark.pipeline.run import PipelineRun
-from penstock.spark.source.data_source import PenstockDataSource, known_to
-from penstock.spark.source.planner import Planner
-from penstock.spark.tables.file_table import FileTable, StagedDirectory
-from penstock.spark.tables.sinks import BufferSink
+from penstock.spark.pipeline.run import PipelineRun, PipelineSource
+from penstock.spark.pipeline.triggers import spark_trigger
+from penstock.spark.source.stream_reader import BufferStreamReader
+from penstock.spark.tables.buffer import BufferSink
+from penstock.spark.tables.contract import BlockId, Sink, StagedBlock
+from penstock.spark.tables.parquet.opening import open_table
 from tests.spark.kills.job import PER_BLOCK, Job
 from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark, do
 
@@ -31,75 +32,106 @@ class Telling:
     def __init__(self, pipe: int, fate: Fate | None) -> None:
         self._pipe = pipe
         self._fate = fate
-        self._batch = -1
+        self._reached: tuple[Mark, int] | None = None
 
-    def reach(self, mark: Mark, batch: int | None = None) -> None:
-        """Be at a mark: of the block in hand, if not of another."""
-        self._batch = self._batch if batch is None else batch
-        os.write(self._pipe, f"{mark} {self._batch}\n".encode())
+    def reach(self, mark: Mark, batch: int = -1) -> None:
+        """Be at a mark of a block, for the first time."""
+        if batch >= 0 and self._reached and (batch, mark.order) <= (self._reached[1], self._reached[0].order):
+            return
+        self._reached = mark, batch
+        os.write(self._pipe, f"{mark} {batch}\n".encode())
         fate = self._fate
-        if fate is not None and (mark, self._batch) == (fate.mark, fate.batch):
+        if fate is not None and (mark, batch) == (fate.mark, fate.batch):
             do(fate.deed, os.getpid())
 
-    def after(self, owner: type, name: str, mark: Callable[[Any], Mark]) -> None:
-        """Reach a mark whenever a method has returned."""
-        real = getattr(owner, name)
 
-        def and_then(self_: Any, *args: Any, **kwargs: Any) -> Any:
-            answer = real(self_, *args, **kwargs)
-            self.reach(mark(self_))
-            return answer
+class TellingSink(Sink):
+    """A sink that reaches one mark when it is asked for a block, one when it has staged it, one when it committed."""
 
-        setattr(owner, name, and_then)
+    def __init__(self, sink: Sink, telling: Telling, asked: Mark, staged: Mark, committed: Mark) -> None:
+        self._sink = sink
+        self._telling = telling
+        self._asked, self._staged, self._committed = asked, staged, committed
 
+    @property
+    def place(self) -> str | None:
+        return self._sink.place
 
-def tell_of_blocks(telling: Telling) -> None:
-    """Tell of every step of every block."""
-    real = PipelineRun._take_block
+    def has(self, block: BlockId) -> bool:
+        self._telling.reach(self._asked, block.batch)
+        return self._sink.has(block)
 
-    def take_block(run: PipelineRun, block: Any, batch: int) -> None:
-        telling.reach(Mark.TAKEN, batch)
-        real(run, block, batch)
-        telling.reach(Mark.DONE)
+    def rows_of(self, block: BlockId) -> int | None:
+        return self._sink.rows_of(block)
 
-    def of(table: FileTable, letters: Mark, rows: Mark) -> Mark:
-        return letters if table.url.endswith("/letters") else rows
+    def check(self, schema: Any) -> None:
+        self._sink.check(schema)
 
-    PipelineRun._take_block = take_block  # type: ignore[method-assign, assignment]
-    telling.after(PipelineRun, "_count", lambda _: Mark.READ)
-    telling.after(FileTable, "stage", lambda table: of(table, Mark.LETTERS_STAGED, Mark.ROWS_STAGED))
-    telling.after(
-        StagedDirectory, "commit", lambda staged: of(staged._table, Mark.LETTERS_COMMITTED, Mark.ROWS_COMMITTED)
-    )
-    telling.after(BufferSink, "write", lambda _: Mark.ROWS_COMMITTED)
+    def stage(self, rows: Any, block: BlockId) -> StagedBlock:
+        staged = self._sink.stage(rows, block)
+        self._telling.reach(self._staged, block.batch)
+        return TellingBlock(staged, partial(self._telling.reach, self._committed, block.batch))
 
 
-def die_in_planner(fate: Fate) -> None:
-    """Let the planner, a process of its own, do to this one what is fated: around the ack of a block."""
+@dataclass(frozen=True)
+class TellingBlock:
+    """A staged block that tells when it is committed."""
+
+    staged: StagedBlock
+    tell: Any
+
+    @property
+    def rows(self) -> int | None:
+        return self.staged.rows
+
+    def commit(self) -> bool:
+        is_ours = self.staged.commit()
+        self.tell()
+        return is_ours
+
+    def discard(self) -> None:
+        self.staged.discard()
+
+
+def telling_run(job: Job, spark: SparkSession, telling: Telling) -> PipelineRun:
+    """The job's pipeline, which tells of every step of every block."""
+
+    def open_rows(spark: Any) -> Sink:
+        sink = BufferSink(spark, str(job.rows), {}) if job.to_buffer else open_table(spark, str(job.rows))
+        return TellingSink(sink, telling, Mark.TAKEN, Mark.ROWS_STAGED, Mark.ROWS_COMMITTED)
+
+    def open_letters(spark: Any) -> Sink:
+        sink = open_table(spark, str(job.letters))
+        return TellingSink(sink, telling, Mark.READ, Mark.LETTERS_STAGED, Mark.LETTERS_COMMITTED)
+
+    return PipelineRun(job.plan(open_rows, open_letters), spark, spark_trigger("asap"))
+
+
+def dying_source(fate: Fate) -> type[PipelineSource]:
+    """A source whose planner, a process of its own, does to this one what is fated: around the ack of a block."""
     driver, behind = os.getpid(), (fate.batch + 1) * PER_BLOCK
 
-    def stream_reader(source: PenstockDataSource, schema: Any) -> Any:
-        real = Planner.ack_before
+    def die() -> None:
+        do(fate.deed, driver)
+        if fate.deed is Deed.GROUP:  # Spark's workers are in a group of their own
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def ack_before(planner: Planner, start: int) -> None:
-            if start == behind and fate.mark is Mark.ASKED:
+    class DyingReader(BufferStreamReader):
+        def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802  Spark's name
+            if start["sequence"] == behind and fate.mark is Mark.ASKED:
                 die()
-            real(planner, start)
-            if start == behind and fate.mark is Mark.ACKED:
+            end = super().latestOffset(start, limit)
+            if start["sequence"] == behind and fate.mark is Mark.ACKED:
                 die()
+            return end
 
-        def die() -> None:
-            do(fate.deed, driver)
-            if fate.deed is Deed.GROUP:  # Spark's workers are in a group of their own
-                os.kill(os.getpid(), signal.SIGKILL)
+    class DyingSource(PipelineSource):
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802  Spark's name
+            reader = super().streamReader(schema)
+            reader.__class__ = DyingReader
+            return reader
 
-        Planner.ack_before = ack_before  # type: ignore[method-assign, assignment]
-        return PenstockDataSource.streamReader(source, schema)
-
-    def known_with_fate(*args: Any, **kwargs: Any) -> Any:
-        return known_to(*args, **kwargs, streamReader=stream_reader)
-
-    pipeline_run.known_to = known_with_fate  # type: ignore[attr-defined]
+    return DyingSource
 
 
 def session() -> SparkSession:
@@ -122,10 +154,9 @@ def main(root: str, sink: str, pipe: str, fate: str = "") -> None:
     telling.reach(Mark.STARTED)
     spark = session()
     telling.reach(Mark.SESSION)
-    tell_of_blocks(telling)
     if fated is not None and fated.mark in IN_PLANNER:
-        die_in_planner(fated)
-    Job(Path(root), to_buffer=sink == "buffer").pipeline(PER_BLOCK).run(spark, trigger="asap")
+        PipelineRun.source_class = dying_source(fated)
+    telling_run(Job(Path(root), to_buffer=sink == "buffer"), spark, telling).run()
     spark.stop()
 
 

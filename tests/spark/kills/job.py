@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock import Consumer, Producer, peek
 from penstock.buffer import Manifest, ProducerConfig
+from penstock.engine import ParseFormat
 from penstock.spark import Pipeline
+from penstock.spark.pipeline.plan import ParseStep, Plan, Target
+from penstock.spark.source.options import OnError
+from penstock.spark.tables.contract import Sink
 from tests.support.processes import Parent
+
+Opens: TypeAlias = Callable[[Any], Sink]
 
 PER_BATCH = 10  # events
 PER_BLOCK = 2  # batches, where blocks are to be many
@@ -34,6 +40,17 @@ def is_dead(number: int) -> bool:
 
 def event(number: int) -> bytes:
     return b'{"n": %d, this is no JSON' % number if is_broken(number) else b'{"n": %d}' % number
+
+
+def marking_unwanted() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A process function that sets unwanted events aside. It is made here so that it goes to workers by value."""
+
+    def mark_unwanted(events: pa.RecordBatch) -> pa.RecordBatch:
+        numbers: list[Any] = events.column("n").to_pylist()
+        errors = [f"{n} is unwanted" if n % _UNWANTED_EVERY == 0 else None for n in numbers]
+        return events.append_column("_error", pa.array(errors, pa.string()))
+
+    return mark_unwanted
 
 
 @dataclass(frozen=True)
@@ -58,20 +75,26 @@ class Job:
 
     def pipeline(self, per_block: int | None = None) -> Pipeline:
         """The pipeline; with small blocks, or with blocks of whatever there is."""
-
-        def set_aside(events: pa.RecordBatch) -> pa.RecordBatch:  # in here, so that it goes to workers by value
-            numbers: list[Any] = events.column("n").to_pylist()
-            errors = [f"{n} is unwanted" if n % _UNWANTED_EVERY == 0 else None for n in numbers]
-            return events.append_column("_error", pa.array(errors, pa.string()))
-
         options = {"pollInterval": 0.1} | ({} if per_block is None else {"maxBatchesPerTrigger": per_block})
         pipeline = (
             Pipeline(self.buffer, self.root / self.checkpoint, options=options)
             .parse("json", schema="n bigint", on_error="dlq")
-            .process(set_aside)
+            .process(marking_unwanted())
             .dead_letters(self.letters)
         )
         return pipeline.to_buffer(self.rows) if self.to_buffer else pipeline.to_parquet(self.rows)
+
+    def plan(self, open_rows: Opens, open_letters: Opens) -> Plan:
+        """The same pipeline with small blocks, before it runs, and with other ways to open its two sinks."""
+        return Plan(
+            str(self.buffer),
+            f"file://{self.root / self.checkpoint}",
+            {"pollInterval": "0.1", "maxBatchesPerTrigger": str(PER_BLOCK)},
+            parse=ParseStep(ParseFormat.JSON, "n bigint", OnError.DLQ),
+            on_columns=((marking_unwanted(), None),),
+            dead_letters=Target("dead_letters", open_letters, str(self.letters)),
+            sink=Target("rows", open_rows, str(self.rows)),
+        )
 
     def produce(self, numbers: Iterable[int]) -> None:
         """Put events into the buffer, in batches of their own."""

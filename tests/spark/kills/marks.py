@@ -16,12 +16,16 @@ class Mark(StrEnum):
     ASKED = "asked"  # in the planner: the block is in the commit log, and not acked
     ACKED = "acked"  # in the planner: right after the ack
     TAKEN = "taken"  # planned, and handed to the sink
-    READ = "read"
+    READ = "read"  # executors have read and processed it
     LETTERS_STAGED = "letters-staged"
     LETTERS_COMMITTED = "letters-committed"
     ROWS_STAGED = "rows-staged"
-    ROWS_COMMITTED = "rows-committed"
-    DONE = "done"  # the sink has returned; the commit log comes next
+    ROWS_COMMITTED = "rows-committed"  # Spark's commit log comes next
+
+    @property
+    def order(self) -> int:
+        """Where it comes among the marks."""
+        return list(Mark).index(self)
 
 
 IN_PLANNER = (Mark.ASKED, Mark.ACKED)

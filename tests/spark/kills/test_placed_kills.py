@@ -30,8 +30,6 @@ MORE_PLACES = [
     Fate(Deed.PYTHON, Mark.LETTERS_COMMITTED, 1),
     Fate(Deed.PYTHON, Mark.ROWS_STAGED, 1),
     Fate(Deed.PYTHON, Mark.ROWS_COMMITTED, 1),
-    # between the sink and the commit log
-    Fate(Deed.GROUP, Mark.DONE, 1),
     # between the commit log and the ack
     Fate(Deed.GROUP, Mark.ASKED, 0),
     Fate(Deed.PYTHON, Mark.ASKED, 1),
@@ -59,11 +57,11 @@ class State:
     @classmethod
     def at(cls, fate: Fate) -> State:
         """What there must be when a driver dies there: so that a place is where its name says."""
-        order, before = list(Mark), fate.batch
+        before = fate.batch
         if fate.mark in IN_PLANNER:
             return cls(before + 1, before + 1, before + 1, (before + (fate.mark is Mark.ACKED)) * PER_BLOCK)
-        has_letters = order.index(fate.mark) >= order.index(Mark.LETTERS_COMMITTED)
-        has_rows = order.index(fate.mark) >= order.index(Mark.ROWS_COMMITTED)
+        has_letters = fate.mark.order >= Mark.LETTERS_COMMITTED.order
+        has_rows = fate.mark.order >= Mark.ROWS_COMMITTED.order
         return cls(before + has_letters, before + has_rows, before, before * PER_BLOCK)
 
 

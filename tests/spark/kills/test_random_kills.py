@@ -36,11 +36,10 @@ class Moment:
     deed: Deed
 
 
-def moments(job: Job, seed: int) -> Iterator[Moment]:
+def moments(seed: int) -> Iterator[Moment]:
     """Moments all over the life of a driver: each mark has its turn before one comes again."""
     chance, deeds = random.Random(seed), cycle([Deed.PYTHON, Deed.GROUP])
-    never = {*IN_PLANNER, *([Mark.ROWS_STAGED] if job.to_buffer else [])}
-    marks = [mark for mark in Mark if mark not in never]
+    marks = [mark for mark in Mark if mark not in IN_PLANNER]
     while True:
         for mark in chance.sample(marks, k=len(marks)):
             longest = _STARTING.get(mark, _BETWEEN_MARKS)
@@ -75,7 +74,7 @@ def kill_and_finish(
 ) -> None:
     """Kill drivers while producers produce, then run to the end, and look for every event."""
     producers = [start(keep_producing, job, first) for first in range(PRODUCERS)]
-    last_marks, overtaken, when = Counter[str](), 0, moments(job, seed)
+    last_marks, overtaken, when = Counter[str](), 0, moments(seed)
     for _ in range(kills):
         moment = next(when)
         driver = start_driver(job)

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.tables.contract import BlockId, open_table, read_table
+from penstock.spark.tables.contract import BlockId
+from penstock.spark.tables.parquet.opening import open_table, read_table
 from tests.spark.kills.harness import StartDriver
 from tests.spark.kills.job import Job, assert_exactly_once
 from tests.spark.kills.marks import Deed, Fate, Mark
@@ -28,7 +29,7 @@ def files_of(job: Job) -> list[Path]:
         Mark.ROWS_STAGED,
         *(
             pytest.param(mark, marks=pytest.mark.chaos)
-            for mark in (Mark.TAKEN, Mark.READ, Mark.LETTERS_STAGED, Mark.ROWS_COMMITTED, Mark.DONE)
+            for mark in (Mark.TAKEN, Mark.READ, Mark.LETTERS_STAGED, Mark.ROWS_COMMITTED)
         ),
     ],
 )

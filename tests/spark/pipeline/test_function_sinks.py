@@ -13,7 +13,7 @@ import pytest
 from penstock import Producer
 from penstock.errors import SinkFailed
 from penstock.spark.tables.contract import BlockId
-from penstock.spark.tables.sinks import FunctionSink
+from penstock.spark.tables.function import FunctionSink
 from tests.spark.pipelines import Places
 from tests.support.waiting import A_WHILE, Background, Gate
 

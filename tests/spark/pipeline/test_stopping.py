@@ -72,14 +72,14 @@ class Driver:
             self._read(word)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal Python alone, and return when it was taken."""
+        """Signal Python alone, and return when the run has noticed."""
         self._process.send_signal(number)
-        self.hear("asked")
+        self.hear("noticed: stopping")
 
     def interrupt_group(self) -> None:
         """What Ctrl-C at a terminal does."""
         os.killpg(self._process.pid, signal.SIGINT)
-        self.hear("asked")
+        self.hear("noticed: stopping")
 
     def end(self) -> int:
         """Let it come to its end, and return its exit code."""

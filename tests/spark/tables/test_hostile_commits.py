@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 from penstock.errors import CorruptData
-from penstock.spark.tables.blocks import BlockId
-from penstock.spark.tables.commits import BlockCommit
+from penstock.spark.tables.contract import BlockId
+from penstock.spark.tables.parquet.commits import BlockCommit
 
 SCHEMA = StructType().add("n", LongType())
 

@@ -4,69 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core import as_word, check_seconds
-from penstock.engine import ColumnFunction, ParseFormat, Ticks
+from penstock.engine import ParseFormat
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.steps import RecordFunction
-from penstock.spark.pipeline.triggers import ALLOWED, ASAP, AVAILABLE_NOW, is_interval
+from penstock.spark.pipeline.plan import ParseStep, Plan, Target, Transform
+from penstock.spark.pipeline.run import PipelineRun, Summary
+from penstock.spark.pipeline.triggers import spark_trigger
 from penstock.spark.source.options import OnError, ReadOptions
-from penstock.spark.tables.sinks import (
-    BufferSink,
-    DeltaSink,
-    FunctionSink,
-    Place,
-    Sink,
-    SinkFunction,
-    TableSink,
-    check_delta,
-)
+from penstock.spark.tables.buffer import BufferSink
+from penstock.spark.tables.contract import Sink
+from penstock.spark.tables.delta import DeltaSink, check_delta
+from penstock.spark.tables.function import FunctionSink, SinkFunction
+from penstock.spark.tables.parquet.opening import open_table, read_table
 from penstock.storage import local_path, redact
-
-if TYPE_CHECKING:
-    from penstock.spark.pipeline.run import Summary
-
-Transform = Callable[[DataFrame], DataFrame]
-
-AT_ONCE = "0 seconds"
 
 _RESERVED = frozenset({"path", "format", "columns", "onerror", "controldirectory"})
 
 
-@dataclass(frozen=True, slots=True)
-class ParseStep:
-    """How payloads are parsed."""
-
-    form: ParseFormat
-    schema: str | StructType
-    on_error: OnError
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that a pipeline was told."""
-
-    source: str
-    checkpoint: str
-    options: Mapping[str, str] = field(repr=False)
-    on_records: tuple[RecordFunction, ...] = ()
-    parse: ParseStep | None = None
-    on_columns: tuple[tuple[ColumnFunction, str | StructType | None], ...] = ()
-    transforms: tuple[Transform, ...] = ()
-    dead_letters: Place | None = None
-    sink: Sink | None = None
-    ticks: tuple[Ticks, ...] = ()
-
-
 class Pipeline:
-    """Reads a buffer, parses, processes, sets dead letters apart, and writes a table: each event once.
+    """Reads a buffer, parses, processes, separates dead letters, and writes a table: each event once.
 
-    Every call returns a pipeline with that much more in it; `run` runs it. The steps are in the order of the calls:
+    Every call returns a new pipeline with one more step; `run` runs it. The steps are in the order of the calls:
     `process` before `parse` gets a `WorkBatch` of raw records and returns one; after it, a `pyarrow.RecordBatch` of
     the parsed columns, and returns one with the columns of `schema` (by default the same), where rows with a non-null
     `_error` become dead letters. These functions run on the executors, and must be deterministic: a lost executor, or
@@ -74,7 +39,7 @@ class Pipeline:
 
     `options` are the read options of the data source, and those of the source's store.
 
-    Raises `InvalidInput` for what cannot be right, as soon as it is said.
+    Each call raises `InvalidInput` for what cannot be right.
     """
 
     def __init__(
@@ -85,9 +50,9 @@ class Pipeline:
         options: Mapping[str, object] | None = None,
     ) -> None:
         given = _texts(options)
-        taken = next((name for name in given if name.lower() in _RESERVED), None)
-        if taken is not None:
-            raise InvalidInput(f"options cannot have {taken!r}: a pipeline sets it itself")
+        reserved = next((name for name in given if name.lower() in _RESERVED), None)
+        if reserved is not None:
+            raise InvalidInput(f"options cannot have {reserved!r}: a pipeline sets it itself")
         self._plan = Plan(_place("source", source), _for_spark(_place("checkpoint", checkpoint)), given)
         ReadOptions.of({"path": self._plan.source, **given})
 
@@ -128,9 +93,8 @@ class Pipeline:
         """Write dead letters into a table of their own, exactly once. Without one, a dead letter fails the run."""
         if self._plan.dead_letters is not None:
             raise InvalidInput("dead_letters is there already: a pipeline has one table for them")
-        place = Place(_place("dead_letters", url), _texts(options))
-        _check_apart(place, self._plan.sink)
-        return self._with(dead_letters=place)
+        place = _place("dead_letters", url)
+        return self._with(dead_letters=_target("dead_letters", place, partial(open_table, options=_texts(options))))
 
     def to_parquet(
         self,
@@ -143,12 +107,16 @@ class Pipeline:
         On a file system any reader sees each block whole or not at all. On an object store `read_table` does; others
         may see the files of an attempt that lost until they are swept. `options` are those of the store.
         """
-        return self._to(TableSink(Place(_place("to_parquet", url), _texts(options)), _names(partition_by)))
+        place, columns = _place("to_parquet", url), _names(partition_by)
+        return self._to(
+            _target("to_parquet", place, partial(open_table, partition_by=columns, options=_texts(options)))
+        )
 
     def to_delta(self, url: str | os.PathLike[str], partition_by: Sequence[str] | None = None) -> Pipeline:
         """Append to a Delta table, exactly once. Raises `InvalidInput` where Delta's package is not there."""
         check_delta()
-        return self._to(DeltaSink(_place("to_delta", url), _names(partition_by)))
+        place, columns = _place("to_delta", url), _names(partition_by)
+        return self._to(_target("to_delta", place, lambda _spark, url: DeltaSink(url, columns)))
 
     def to_buffer(self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Pipeline:
         """Append to another buffer, as the data source's writer does: `value` as it is, other columns as JSON."""
@@ -157,7 +125,7 @@ class Pipeline:
             raise InvalidInput(
                 f"to_buffer is the pipeline's own source, {place}: it would read what it writes for ever"
             )
-        return self._to(BufferSink(Place(place, _texts(options))))
+        return self._to(_target("to_buffer", place, partial(BufferSink, options=_texts(options))))
 
     def to(self, fn: SinkFunction) -> Pipeline:
         """Hand each block to `fn(df, block_id)`, which returns None when its rows are safe.
@@ -170,7 +138,8 @@ class Pipeline:
         """
         if not callable(fn):
             raise InvalidInput(f"to takes a function of a DataFrame and a block id, not {type(fn).__name__}")
-        return self._to(FunctionSink(fn))
+        sink = FunctionSink(fn)
+        return self._to(Target(str(sink), lambda _spark: sink))
 
     def every(self, seconds: float, fn: Callable[[], object]) -> Pipeline:
         """Call a function every so often while the pipeline runs, in the driver. What it raises is logged."""
@@ -180,34 +149,29 @@ class Pipeline:
         return self._with(ticks=(*self._plan.ticks, (seconds, fn)))
 
     def run(self, spark: SparkSession, trigger: str = "asap") -> Summary:
-        """Run until there is nothing left (`available_now`), or until it is told to stop: `asap`, or `10 seconds`.
+        """Run to the end of the queue (`available_now`), or until a signal (`asap`, or an interval: `10 seconds`).
 
-        `available_now` works off what is there when it starts, and acks all of it. SIGTERM or Ctrl-C finishes the block
-        in hand, acks it, and returns; a second one stops at once, and that block comes again.
+        `available_now` processes what is queued when it starts, and acks all of it. SIGTERM or Ctrl-C finishes the
+        block in hand, acks it, and returns; a second one stops at once, and that block comes again.
 
         Raises our own errors, with Spark's as their cause: `Fenced`, `SinkFailed`, `ProcessFailed`, `ParseFailed`,
         `DeadLettersUnrouted`, `DeadLetterRouteFailed`, `NotFound`, `CorruptData` and others; nothing of that block is
         acked then, and the next run does it again.
         """
-        from penstock.spark.pipeline.run import PipelineRun
-
         if not isinstance(spark, SparkSession):
             raise InvalidInput(f"run takes a SparkSession, not {type(spark).__name__}")
-        return PipelineRun(self._plan, spark, _trigger(trigger)).run()
+        return PipelineRun(self._plan, spark, spark_trigger(trigger)).run()
 
     @staticmethod
     def read_table(
         spark: SparkSession, url: str | os.PathLike[str], options: Mapping[str, object] | None = None
     ) -> DataFrame:
         """Read a table that `to_parquet` or `dead_letters` writes: committed blocks, each once."""
-        from penstock.spark.tables.contract import read_table
-
         return read_table(spark, _place("url", url), _texts(options))
 
-    def _to(self, sink: Sink) -> Pipeline:
+    def _to(self, sink: Target) -> Pipeline:
         if self._plan.sink is not None:
-            raise InvalidInput(f"a pipeline has one sink, and this one has {self._plan.sink} already")
-        _check_apart(self._plan.dead_letters, sink)
+            raise InvalidInput(f"a pipeline has one sink, and this one has {self._plan.sink.call} already")
         return self._with(sink=sink)
 
     def _check_before_transform(self, what: str) -> None:
@@ -216,8 +180,15 @@ class Pipeline:
 
     def _with(self, **changes: Any) -> Pipeline:
         changed = object.__new__(Pipeline)
-        changed._plan = replace(self._plan, **changes)
+        changed._plan = plan = replace(self._plan, **changes)
+        letters, sink = plan.dead_letters, plan.sink
+        if letters and sink and letters.url and sink.url and _is_same(letters.url, sink.url):
+            raise InvalidInput(f"{letters.call} and {sink.call} are the same place: give each its own")
         return changed
+
+
+def _target(call: str, url: str, open_at: Callable[..., Sink]) -> Target:
+    return Target(redact(f"{call}({url!r})"), lambda spark: open_at(spark, url), url)
 
 
 def _place(name: str, where: object) -> str:
@@ -230,18 +201,13 @@ def _place(name: str, where: object) -> str:
 
 
 def _for_spark(place: str) -> str:
-    """A place as Spark calls it: a bare path is this host's disk for us, and may be another file system's for Spark."""
+    """A place as Spark writes it: a bare path is on this host's disk for us, and may be elsewhere for Spark."""
     is_local = "://" not in place or place.startswith("file:")
     return f"file://{local_path(place)}" if is_local else place
 
 
 def _is_same(one: str, other: str) -> bool:
     return _for_spark(one).rstrip("/") == _for_spark(other).rstrip("/")
-
-
-def _check_apart(letters: Place | None, sink: Sink | None) -> None:
-    if letters is not None and isinstance(sink, TableSink) and _is_same(letters.url, sink.place.url):
-        raise InvalidInput(f"dead_letters and to_parquet are the same table, {letters.url}: give each its own")
 
 
 def _schema(schema: object) -> str | StructType:
@@ -262,14 +228,3 @@ def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (options or {}).items()
     }
-
-
-def _trigger(trigger: object) -> dict[str, Any]:
-    """What `writeStream.trigger` takes."""
-    if trigger == AVAILABLE_NOW:
-        return {"availableNow": True}
-    if trigger == ASAP:
-        return {"processingTime": AT_ONCE}
-    if isinstance(trigger, str) and is_interval(trigger):
-        return {"processingTime": trigger.strip()}
-    raise InvalidInput(f"trigger must be {ALLOWED}, not {trigger!r}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from penstock.errors import InvalidInput
 
 AVAILABLE_NOW, ASAP = "available_now", "asap"
-ALLOWED = f"{AVAILABLE_NOW}, {ASAP}, or a time such as '10 seconds'"
+_NO_INTERVAL = "0 seconds"
 
 # As Spark reads intervals: only seconds have fractions.
 _INTERVAL = re.compile(r"(\d+\s+(millisecond|second|minute|hour|day)s?|\d+\.\d+\s+seconds?)", re.IGNORECASE)
@@ -17,10 +20,25 @@ def is_trigger(word: str) -> bool:
     >>> is_trigger("asap"), is_trigger("10 seconds"), is_trigger("10"), is_trigger("soon")
     (True, True, False, False)
     """
-    return word in {AVAILABLE_NOW, ASAP} or is_interval(word)
+    return word in {AVAILABLE_NOW, ASAP} or _is_interval(word)
 
 
-def is_interval(word: str) -> bool:
-    """Whether this is a time between two blocks."""
+def spark_trigger(word: object) -> dict[str, Any]:
+    """What `writeStream.trigger` takes. Raises `InvalidInput` for what is no trigger."""
+    if word == AVAILABLE_NOW:
+        return {"availableNow": True}
+    if word == ASAP:
+        return {"processingTime": _NO_INTERVAL}
+    if isinstance(word, str) and _is_interval(word):
+        return {"processingTime": word.strip()}
+    raise InvalidInput(f"trigger must be {AVAILABLE_NOW}, {ASAP}, or a time such as '10 seconds', not {word!r}")
+
+
+def has_interval(trigger: dict[str, Any]) -> bool:
+    """Whether a query with this trigger of Spark's waits between its blocks."""
+    return bool(trigger.get("processingTime", _NO_INTERVAL) != _NO_INTERVAL)
+
+
+def _is_interval(word: str) -> bool:
     found = _INTERVAL.fullmatch(word.strip())
     return found is not None and float(word.split()[0]) > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -24,6 +24,8 @@ from penstock.spark.source.rows import rows_for
 from penstock.spark.source.schemas import check_schema, columns_of
 from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.spark.source.writing import BufferStreamWriter, BufferWriter
+
+_Source = TypeVar("_Source", bound="PenstockDataSource")
 
 
 class PenstockDataSource(DataSource):
@@ -82,11 +84,11 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(known_to(spark, PenstockDataSource))
 
 
-def known_to(spark: SparkSession, source: type[PenstockDataSource], **attributes: object) -> type[PenstockDataSource]:
+def known_to(spark: SparkSession, source: type[_Source], **attributes: object) -> type[_Source]:
     """The data source as a class that knows how many tasks the session runs at once, and what else it is given.
 
-    It is in no module, so that it is pickled by value and takes its attributes along: the process that plans has no
-    session to ask.
+    It is in no module, so that it is pickled by value, with its attributes: the process that plans has no session to
+    ask.
     """
     cores = spark.sparkContext.defaultParallelism
     return type(source.__name__, (source,), {"cores": cores, "__module__": "__main__", **attributes})

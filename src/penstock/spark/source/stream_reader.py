@@ -1,12 +1,10 @@
 """A stream read. Spark calls the planning methods in one process on the driver, and `read` in others.
 
-The order of steps, and why an ack is safe where it is made, are in `docs/design/spark.md`.
+The order of steps, and why an ack is safe at that point, are in `docs/design/spark.md`.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,21 +14,19 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from penstock.engine import ByteBudgetConfig
+from penstock.spark.pipeline.control_files import ControlFiles, PlannedBlock
 from penstock.spark.source.admission import Admission
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.partitions import BatchRun, plan_partitions
 from penstock.spark.source.planner import Planner
 from penstock.spark.source.reading import Rows, read_run
 
-# In the directory that a pipeline shares with its planner.
-STOP, STOPPED, DONE, BLOCK = "stop", "stopped", "done", "block.json"
-
 
 class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a buffer block by block, and acks what Spark has committed.
 
-    Made in several processes, most of which only `read`. So it does nothing when it is made: the epoch is taken by
-    the planning method that comes first.
+    Spark creates one in several processes, most of which only `read`. So the constructor does no work: the planning
+    method that is called first takes the epoch.
     """
 
     def __init__(self, options: ReadOptions, rows: Rows, cores: int, budget: ByteBudgetConfig) -> None:
@@ -41,7 +37,7 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
         self._admission: Admission | None = None
         self._target: int | None = None
-        self._control = None if options.control_directory is None else Path(options.control_directory)
+        self._control = None if options.control_directory is None else ControlFiles(Path(options.control_directory))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's names, here and below
         """No limit of Spark's: ours are applied in `latestOffset`, whatever it passes."""
@@ -69,21 +65,20 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner.ack_before(at)
         if self._admission is not None:
             self._admission.note_call()
-        if self._is_stopped():
-            self._tell(STOPPED, {"acked_before": at})
+        if self._has_stopped():
             return start
         has_looked = planner.look()
         stop = planner.next_sequence if self._target is None else min(planner.next_sequence, self._target)
         if stop <= at:
             if self._target is not None:
-                planner.collect_if_due()  # here, for nothing is called when a query ends; its process is killed
-                self._tell(DONE, {"acked_before": at})
+                planner.collect_if_due()  # here: Spark calls nothing when a query ends, it kills the process
+                if self._control is not None:
+                    self._control.note_done()
             if self._admission is not None and has_looked:
                 self._admission.note_idle()
             return start
-        budget = None if self._admission is None else self._admission.wait(self._is_stopped)
-        if self._is_stopped():
-            self._tell(STOPPED, {"acked_before": at})
+        budget = None if self._admission is None else self._admission.wait(self._is_stop_asked)
+        if self._has_stopped():
             return start
         end, size = planner.end_within(at, stop, budget)
         if self._admission is not None:
@@ -100,15 +95,9 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._plan()
         first, stop = planner.sequence_of(start), planner.sequence_of(end)
         batches = planner.batches(first, stop)
-        self._tell(
-            BLOCK,
-            {
-                "start": first,
-                "end": stop,
-                "bytes": sum(batch.size or 0 for batch in batches),
-                "lag": planner.next_sequence - stop,
-            },
-        )
+        if self._control is not None:
+            size = sum(batch.size or 0 for batch in batches)
+            self._control.note_block(PlannedBlock(first, stop, size, planner.next_sequence - stop))
         options = self._options
         return plan_partitions(batches, options.target_partition_bytes, self._cores, may_cut=options.may_cut_batches)
 
@@ -118,10 +107,10 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_run(partition, self._options, self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: it comes with the next block, when `latestOffset` has acked already; for the last block never."""
+        """Nothing: Spark calls it with the next block, after `latestOffset` has acked; for the last block never."""
 
     def stop(self) -> None:
-        """End the collector of a reader that planned. Spark does not ask: it kills that process when a query ends."""
+        """End the collector of a reader that planned. Spark does not call it: it kills the process at a query's end."""
         planner, self._planner = self._planner, None
         if planner is not None:
             planner.close()
@@ -133,12 +122,12 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._admission = Admission(config=self._budget)
         return self._planner
 
-    def _is_stopped(self) -> bool:
-        return self._control is not None and (self._control / STOP).exists()
+    def _is_stop_asked(self) -> bool:
+        return self._control is not None and self._control.is_stop_asked
 
-    def _tell(self, name: str, what: dict[str, Any]) -> None:
-        """Tell the pipeline something, in a file that it sees whole or not at all."""
-        if self._control is not None:
-            part = self._control / f".{name}.part"
-            part.write_text(json.dumps(what))
-            os.replace(part, self._control / name)
+    def _has_stopped(self) -> bool:
+        """Whether a stop is asked, after which nothing more is admitted. What is committed is acked already."""
+        if self._control is None or not self._control.is_stop_asked:
+            return False
+        self._control.note_stopped()
+        return True

@@ -1,1 +1,1 @@
-"""The places that blocks are committed to, and what commits them exactly once."""
+"""The places that blocks are committed to, behind one contract: `contract.Sink`."""

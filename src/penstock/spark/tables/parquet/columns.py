@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql.types import (
     ArrayType,
@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidInput
-from penstock.spark.tables.commits import BlockCommit
+from penstock.spark.tables.parquet.commits import BlockCommit
 
 BLOCK = "block"
 """The column that plain readers of a table see beside those that were written: which block a row is of."""
@@ -54,26 +54,6 @@ def check_columns(schema: StructType, partition_by: Sequence[str]) -> None:
             )
     if len(partition_by) == len(names):
         raise InvalidInput("partition_by names every column of the block, and files need at least one more")
-
-
-class Layout:
-    """Which columns a table takes. What it has is looked at once for each schema."""
-
-    def __init__(self, partition_by: Sequence[str], url: str) -> None:
-        self.partition_by = tuple(partition_by)
-        self._url = url
-        self._checked: StructType | None = None
-
-    def check(self, schema: StructType, find_commit: Callable[[], BlockCommit | None]) -> None:
-        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those of a block it has."""
-        check_columns(schema, self.partition_by)
-        if self._checked == schema:
-            return
-        found = find_commit()
-        if found is not None:
-            found.check_layout(self.partition_by, self._url)
-            check_fits(found.columns(), schema, self._url)
-        self._checked = schema
 
 
 def check_fits(before: StructType, schema: StructType, url: str) -> None:
@@ -125,15 +105,6 @@ def nullable_columns(schema: StructType) -> StructType:
     return StructType([StructField(field.name, nullable(field.dataType), True, field.metadata) for field in schema])
 
 
-def quoted(name: str) -> str:
-    """A column's name as Spark reads it: a dot in it is no path.
-
-    >>> quoted("a.b")
-    '`a.b`'
-    """
-    return "`" + name.replace("`", "``") + "`"
-
-
 class _Differs(Exception):
     def __init__(self, column: str, one: DataType, other: DataType) -> None:
         super().__init__(column)
@@ -175,6 +146,6 @@ def _refuse_twice(names: Sequence[str], where: str) -> None:
 
 
 def _refuse_block(names: Sequence[str]) -> None:
-    taken = next((name for name in names if name.lower() == BLOCK), None)
-    if taken is not None:
-        raise InvalidInput(f"the column {taken!r} is in the way: a table has its blocks in directories of that name")
+    found = next((name for name in names if name.lower() == BLOCK), None)
+    if found is not None:
+        raise InvalidInput(f"the column {found!r} is in the way: a table has its blocks in directories of that name")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from io import BytesIO
@@ -18,16 +18,16 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from penstock.errors import CorruptData, NotFound
-from penstock.spark.pipeline.map_in_arrow import BatchFunction
-from penstock.spark.tables.commits import BlockFile
+from penstock.spark.map_in_arrow import BatchFunction
+from penstock.spark.tables.parquet.commits import BlockFile
 from penstock.storage import ObjectStore
 
-FILE_BYTES = 64 << 20
-_ROW_GROUP_BYTES = 16 << 20
-_ROWS_AT_ONCE = 65_536
+TARGET_FILE_BYTES = 64 << 20
+_TARGET_ROW_GROUP_BYTES = 16 << 20
+_MAX_ROWS_PER_BATCH = 65_536
 
 DESCRIBED = "path string, size bigint, rows bigint, values array<string>"
-"""What a task says of the files it wrote: Spark's columns for `BlockFile`."""
+"""The columns in which a task describes the files it wrote: those of `BlockFile`."""
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("path", pa.string()),
     pa.field("size", pa.int64()),
@@ -35,7 +35,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("values", pa.list_(pa.string())),
 ]
 
-# What Hive, and so Spark, escapes in the name of a partition's directory; and what our stores refuse in a path.
+# What Hive and Spark escape in the name of a partition's directory, and what our stores refuse in a path.
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^\ufffe\uffff]")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -92,6 +92,19 @@ def reading(store: ObjectStore, groups: Sequence[Sequence[StoredFile]], columns:
     return read
 
 
+def group_files(files: Iterable[StoredFile], group_bytes: int) -> list[list[StoredFile]]:
+    """Neighbouring files in groups of at most so many bytes; a larger file is a group of its own."""
+    groups: list[list[StoredFile]] = []
+    size = group_bytes
+    for file in files:
+        if size + file.size > group_bytes:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.size
+    return groups
+
+
 def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
     """Runs of rows with the same values in some columns: those values as text, and the rest of the rows.
 
@@ -114,7 +127,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple
 
 
 class _OpenFile:
-    """A Parquet file in the making, in memory."""
+    """A Parquet file that is being written, in memory."""
 
     def __init__(self, path: str, values: tuple[str | None, ...], schema: pa.Schema) -> None:
         self.values = values
@@ -133,7 +146,7 @@ class _OpenFile:
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         self._rows += rows.num_rows
-        if self._waiting_bytes >= _ROW_GROUP_BYTES:
+        if self._waiting_bytes >= _TARGET_ROW_GROUP_BYTES:
             self._write_row_group()
 
     def close(self, store: ObjectStore) -> BlockFile:
@@ -176,7 +189,7 @@ def _rows_of(store: ObjectStore, file: StoredFile) -> Iterator[pa.RecordBatch]:
     if len(data) != file.size:
         raise CorruptData(f"{place} has {len(data)} bytes, and the commit of its block says {file.size}")
     try:
-        yield from pq.ParquetFile(pa.BufferReader(data)).iter_batches(_ROWS_AT_ONCE, use_threads=False)
+        yield from pq.ParquetFile(pa.BufferReader(data)).iter_batches(_MAX_ROWS_PER_BATCH, use_threads=False)
     except pa.ArrowException as error:
         raise CorruptData(f"{place} cannot be read: {error}") from error
 

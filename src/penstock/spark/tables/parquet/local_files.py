@@ -12,22 +12,22 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from penstock.errors import CorruptData, StorageError
-from penstock.spark.tables.commits import BlockFile
+from penstock.spark.tables.parquet.commits import BlockFile
 from penstock.storage import sync_directory
 
-_AT_ONCE = 8  # fsyncs that wait together are answered together
+_PARALLEL_SYNCS = 8  # a disk answers fsyncs that wait at the same time together
 
 
 class LocalFiles:
     """Local paths, synced to disk. Mounted network file systems count as local: their servers rename in one step."""
 
     def spark_path(self, path: str) -> str:
-        """How Spark calls a path: it takes what follows `file://` as it is, without decoding."""
+        """A path as Spark writes it: it does not decode what follows `file://`."""
         return f"file://{path}"
 
     def read(self, path: str) -> bytes | None:
         """A file's content; None if there is no such file."""
-        with _said(f"read {path}"):
+        with _failing_to(f"read {path}"):
             try:
                 with open(path, "rb") as file:
                     return file.read()
@@ -36,14 +36,14 @@ class LocalFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file, in a new directory if need be. `sync` makes it durable."""
-        with _said(f"write {path}"):
+        with _failing_to(f"write {path}"):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "xb") as file:
                 file.write(data)
 
     def names(self, path: str) -> list[str]:
         """What is in a directory: nothing, if there is none."""
-        with _said(f"list {path}"):
+        with _failing_to(f"list {path}"):
             try:
                 return os.listdir(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -52,10 +52,10 @@ class LocalFiles:
     def finish(self, path: str) -> list[BlockFile]:
         """Remove Hadoop's checksum files, and describe the data files.
 
-        A checksum is one more file to sync for each data file, and nobody but Hadoop reads it.
+        A checksum is one more file to sync for each data file, and only Hadoop reads it.
         """
         found = []
-        with _said(f"look through {path}"):
+        with _failing_to(f"look through {path}"):
             for directory, _, names in os.walk(path, onerror=_raise):
                 for name in sorted(names):
                     file = os.path.join(directory, name)
@@ -67,28 +67,28 @@ class LocalFiles:
 
     def make_directory(self, path: str) -> None:
         """Make a directory, and those above it, if it is not there."""
-        with _said(f"make {path}"):
+        with _failing_to(f"make {path}"):
             os.makedirs(path, exist_ok=True)
 
     def move(self, path: str, to: str) -> None:
         """Rename a directory, in one step. Fails if there is one of that name with anything in it."""
-        with _said(f"rename {path} to {to}"):
+        with _failing_to(f"rename {path} to {to}"):
             os.rename(path, to)
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing happens if it is not there."""
-        with _said(f"remove {path}"):
+        with _failing_to(f"remove {path}"):
             try:
                 if os.path.isdir(path):
                     shutil.rmtree(path)
                 else:
                     os.unlink(path)
             except FileNotFoundError:
-                pass  # by somebody else, or somebody else is removing it
+                pass  # another process has removed it, or is doing so
 
     def sync(self, path: str) -> None:
         """Make a directory and all that is below it durable."""
-        with _said(f"sync {path}"), ThreadPoolExecutor(_AT_ONCE) as pool:
+        with _failing_to(f"sync {path}"), ThreadPoolExecutor(_PARALLEL_SYNCS) as pool:
             directories, files = [], []
             for directory, _, names in os.walk(path, onerror=_raise):
                 directories.append(directory)
@@ -99,15 +99,15 @@ class LocalFiles:
     def settle(self, path: str) -> None:
         """Make the entries of a directory durable, and those of the directories above it on the same disk.
 
-        Those above every time: whoever made them may have been killed before syncing.
+        Those above every time: the process that created them may have been killed before it synced them.
         """
-        with _said(f"sync {path}"):
+        with _failing_to(f"sync {path}"):
             device = os.stat(path).st_dev
             while True:
                 try:
                     sync_directory(path)
                 except PermissionError:
-                    return  # above the table, in a directory that is not ours to open and was there before
+                    return  # above the table: a directory that we may not open, which was there before
                 above = os.path.dirname(path)
                 if above == path or os.stat(above).st_dev != device:
                     return
@@ -115,7 +115,7 @@ class LocalFiles:
 
 
 @contextmanager
-def _said(what: str) -> Iterator[None]:
+def _failing_to(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

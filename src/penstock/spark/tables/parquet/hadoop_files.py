@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from penstock.errors import InvalidInput, StorageError
-from penstock.spark.tables.commits import BlockFile
+from penstock.spark.tables.parquet.commits import BlockFile
 from penstock.storage import redact
 
 
@@ -24,7 +24,7 @@ class HadoopFiles:
         jvm: Any = spark._jvm
         self._hadoop = jvm.org.apache.hadoop.fs
         self._to_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
-        # One that is there may not be replaced, and the array is how Java takes a list of options.
+        # A directory that is there may not be replaced. Java takes a list of options as an array.
         rename = self._hadoop.Options.Rename
         self._as_new = spark.sparkContext._gateway.new_array(rename, 1)  # type: ignore[union-attr]
         self._as_new[0] = rename.NONE
@@ -37,12 +37,12 @@ class HadoopFiles:
             raise InvalidInput(f"{redact(url)} is no place for a table: {_text(error)}") from error
 
     def spark_path(self, path: str) -> str:
-        """How Spark calls a path: the same."""
+        """A path as Spark writes it: the same."""
         return path
 
     def read(self, path: str) -> bytes | None:
         """A file's content; None if there is no such file."""
-        with _said(f"read {path}"):
+        with _failing_to(f"read {path}"):
             try:
                 stream = self._system.open(self._path(path))
             except Py4JJavaError as error:
@@ -56,7 +56,7 @@ class HadoopFiles:
 
     def write(self, path: str, data: bytes) -> None:
         """Write a new file, in a new directory if need be, durably."""
-        with _said(f"write {path}"):
+        with _failing_to(f"write {path}"):
             stream = self._system.create(self._path(path), False)
             try:
                 stream.write(bytearray(data))
@@ -66,7 +66,7 @@ class HadoopFiles:
 
     def names(self, path: str) -> list[str]:
         """What is in a directory: nothing, if there is none."""
-        with _said(f"list {path}"):
+        with _failing_to(f"list {path}"):
             try:
                 return [status.getPath().getName() for status in self._system.listStatus(self._path(path))]
             except Py4JJavaError as error:
@@ -75,9 +75,9 @@ class HadoopFiles:
                 raise
 
     def finish(self, path: str) -> list[BlockFile]:
-        """Describe the data files. Spark leaves nothing beside them here."""
+        """Describe the data files. Spark writes no others here."""
         found = []
-        with _said(f"look through {path}"):
+        with _failing_to(f"look through {path}"):
             top = self._system.makeQualified(self._path(path)).toUri()
             files = self._system.listFiles(self._path(path), True)
             while files.hasNext():
@@ -89,31 +89,31 @@ class HadoopFiles:
 
     def make_directory(self, path: str) -> None:
         """Make a directory, and those above it, if it is not there."""
-        with _said(f"make {path}"):
+        with _failing_to(f"make {path}"):
             self._system.mkdirs(self._path(path))
 
     def move(self, path: str, to: str) -> None:
         """Rename a directory, in one step. Fails if there is one of that name."""
-        with _said(f"rename {path} to {to}"):
+        with _failing_to(f"rename {path} to {to}"):
             self._context.rename(self._path(path), self._path(to), self._as_new)
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing happens if it is not there."""
-        with _said(f"remove {path}"):
+        with _failing_to(f"remove {path}"):
             self._system.delete(self._path(path), True)
 
     def sync(self, path: str) -> None:
         """Nothing to do: what is closed is as durable as the file system's replicas make it."""
 
     def settle(self, path: str) -> None:
-        """Nothing to do: names are durable when they are made."""
+        """Nothing to do: a name is durable as soon as it is there."""
 
     def _path(self, path: str) -> Any:
         return self._hadoop.Path(path)
 
 
 @contextmanager
-def _said(what: str) -> Iterator[None]:
+def _failing_to(what: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:

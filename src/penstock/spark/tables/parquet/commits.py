@@ -11,7 +11,7 @@ import msgspec
 from pyspark.sql.types import StructType
 
 from penstock.errors import CorruptData, InvalidInput
-from penstock.spark.tables.blocks import BlockId
+from penstock.spark.tables.contract import BlockId
 
 _VERSION = 1
 _SPARKS_CLASSES = ("pyspark.ml.", "pyspark.mllib.")

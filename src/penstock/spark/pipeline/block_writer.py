@@ -1,0 +1,184 @@
+"""One block of a pipeline: its dead letters are committed first, then its rows. Runs in the driver."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+from penstock.errors import (
+    CorruptData,
+    DeadLetterRouteFailed,
+    DeadLettersUnrouted,
+    EngineError,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    ProcessFailed,
+    SinkFailed,
+)
+from penstock.spark.map_in_arrow import map_in_arrow
+from penstock.spark.pipeline.dead_letters import LETTER, TABLE, reason_in, unpacked
+from penstock.spark.pipeline.plan import Plan
+from penstock.spark.spark_errors import our_error
+from penstock.spark.tables.contract import BlockId, Sink, StagedBlock
+from penstock.storage import redact
+
+_MAX_REASONS = 3
+_NOT_THE_SINKS = (EngineError, InvalidInput, Fenced)
+
+
+class BlockWriter:
+    """Writes blocks into the sink and the dead-letter table of a plan. Raises `InvalidInput` if these are one table."""
+
+    def __init__(self, plan: Plan, spark: SparkSession) -> None:
+        if plan.sink is None:
+            raise InvalidInput("the pipeline has no sink: add to_parquet, to_delta, to_buffer or to")
+        self._plan = plan
+        self._target = plan.sink
+        self._sink = plan.sink.open(spark)
+        self._letters = None if plan.dead_letters is None else plan.dead_letters.open(spark)
+        self._letters_url = redact(plan.dead_letters.url or "") if plan.dead_letters else ""
+        self._check_apart()
+
+    @property
+    def sink(self) -> Sink:
+        """The sink of the rows."""
+        return self._sink
+
+    def has(self, block: BlockId) -> bool:
+        """Whether the block is done. Letters are committed first: where the rows are, they are too."""
+        try:
+            return self._sink.has(block)
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"looking for block {block.name} in {self._target.call}") from error
+
+    def write(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
+        """Write a block's letters, then its rows; return how many rows the sink got, and how many letters there were.
+
+        Raises `SinkFailed`, `DeadLetterRouteFailed`, `DeadLettersUnrouted`, and what went wrong on an executor.
+        """
+        if self._sink.stages_rows and self._letters is None and not self._plan.transforms:
+            return self._write_in_one_pass(df, block)
+        # There are several outputs of one block: reading it for each would run the process functions for each.
+        kept = df.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            rows = self._transformed(kept.where(F.col(LETTER).isNull()).drop(LETTER))
+            self._sink.check(rows.schema)
+            dead, count = self._count(kept)
+            if dead or self._letters is not None:
+                self._write_letters(kept, block, dead)
+            # A block without rows is not written.
+            return self._write_rows(rows, block, count - dead) if count > dead else 0, dead
+        finally:
+            with suppress(Exception):  # a session that is gone has nothing persisted
+                kept.unpersist()
+
+    def _write_in_one_pass(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
+        """Stage the rows and count the letters in one job: if there are letters, the staged rows are discarded."""
+        observation = Observation()
+        observed = df.observe(observation, F.count(LETTER).alias("dead"), F.count(F.lit(1)).alias("all"))
+        staged = self._stage(observed.where(F.col(LETTER).isNull()).drop(LETTER), block)
+        counts = observation.get
+        if counts["dead"] or not counts["all"]:
+            staged.discard()
+        if counts["dead"]:
+            raise self._unrouted(df, counts["dead"])
+        if not counts["all"]:
+            return 0, 0
+        self._commit(staged, block)
+        return counts["all"], 0
+
+    def _write_rows(self, rows: DataFrame, block: BlockId, count: int) -> int:
+        """Write a block's rows, and return how many the sink got: `count`, unless a transform changed that."""
+        staged = self._stage(rows, block)
+        self._commit(staged, block)
+        if staged.rows is not None:
+            return staged.rows
+        return rows.count() if self._plan.transforms else count
+
+    def _stage(self, rows: DataFrame, block: BlockId) -> StagedBlock:
+        try:
+            return self._sink.stage(rows, block)
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"writing block {block.name} with {self._target.call}") from error
+
+    def _commit(self, staged: StagedBlock, block: BlockId) -> None:
+        try:
+            staged.commit()
+        except SinkFailed:
+            raise  # it has its cause
+        except Exception as error:
+            raise self._failed(error, SinkFailed, f"committing block {block.name} with {self._target.call}") from error
+
+    def _count(self, df: DataFrame) -> tuple[int, int]:
+        try:
+            counted = df.agg(F.count(LETTER), F.count(F.lit(1))).first()
+        except Exception as error:
+            raise self._failed(error, ProcessFailed, "reading a block") from error
+        return (0, 0) if counted is None else (counted[0], counted[1])
+
+    def _write_letters(self, df: DataFrame, block: BlockId, dead: int) -> None:
+        if self._letters is None:
+            raise self._unrouted(df, dead)
+        try:
+            if self._letters.has(block):
+                self._check_same_letters(self._letters.rows_of(block), block, dead)
+            elif dead:
+                at = int(time.time() * 1e6)
+                letters = df.where(F.col(LETTER).isNotNull()).select(LETTER)
+                staged = self._letters.stage(map_in_arrow(letters, lambda parts: unpacked(parts, at), TABLE), block)
+                # Another driver may have finished the block since this one looked for it. Its letters count then.
+                staged.discard() if self._sink.has(block) else staged.commit()
+        except Exception as error:
+            what = f"writing {dead} dead letters to {self._letters_url}"
+            raise self._failed(error, DeadLetterRouteFailed, what) from error
+
+    def _transformed(self, rows: DataFrame) -> DataFrame:
+        for fn in self._plan.transforms:
+            try:
+                returned: object = fn(rows)
+            except Exception as error:
+                raise ProcessFailed(f"a transform failed: {type(error).__name__}: {error}") from error
+            if not isinstance(returned, DataFrame):
+                raise ProcessFailed(f"a transform must return a DataFrame, and returned {type(returned).__name__}")
+            rows = returned
+        return rows
+
+    def _check_same_letters(self, before: int | None, block: BlockId, dead: int) -> None:
+        """Letters are committed before rows: when the block comes again, it must have the same ones."""
+        if before is not None and before != dead:
+            raise DeadLetterRouteFailed(
+                f"the block {block.name} has {before} dead letters in {self._letters_url} from a run before, and "
+                f"makes {dead} now: the pipeline was changed in between. Nothing of the block is acked: remove that "
+                "block from the dead letters, and run again"
+            )
+
+    def _check_apart(self) -> None:
+        """Raise `InvalidInput` where one table is the other, or is inside it, by their real places."""
+        if self._letters is None or self._letters.place is None or self._sink.place is None:
+            return
+        one, other = (f"{place.rstrip('/')}/" for place in (self._sink.place, self._letters.place))
+        if one.startswith(other) or other.startswith(one):
+            raise InvalidInput(
+                f"the table and its dead letters need places of their own: {self._letters_url} is that of "
+                f"{self._target.call}, or one is inside the other"
+            )
+
+    def _unrouted(self, df: DataFrame, dead: int) -> DeadLettersUnrouted:
+        some = df.where(F.col(LETTER).isNotNull()).select(LETTER).limit(_MAX_REASONS).collect()
+        reasons = "; ".join(reason_in(bytes(row[0])) for row in some)
+        return DeadLettersUnrouted(
+            f"{dead} dead letters, and no place for them; the first reasons: {reasons}. Give the pipeline a table for "
+            "them with dead_letters(...)"
+        )
+
+    def _failed(self, error: Exception, kind: type[EngineError], what: str) -> BaseException:
+        """The error to raise: that of the executor, where reading or processing failed there; or else one of `kind`."""
+        found = our_error(error)
+        if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
+            return found
+        return kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}")
