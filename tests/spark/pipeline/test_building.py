@@ -232,7 +232,7 @@ def test_a_call_returns_another_pipeline_and_leaves_this_one_as_it_was(build: Bu
     pipeline = begun()
     build(pipeline)
     build(pipeline)  # which is no second parse, table or sink
-    pipeline.process(same).parse("json", "id bigint").dead_letters("/data/dead").to(same)
+    pipeline.process(same).parse("json", "id bigint").dead_letters("/data/dead").to_buffer("/data/out")
 
 
 def test_types_of_run_can_be_looked_up_as_of_any_other_method() -> None:
