@@ -181,7 +181,7 @@ class Bench:
         alone, together = self._log(), self._log()
         one_by_one(publishing(alone))(PUBLISHES)
         from_threads(one_by_one(publishing(together)))(THREADS * 50)
-        ends = [log._chains[0].find_end() for log in (alone, together)]
+        ends = [log.partition_end(0) for log in (alone, together)]
         shares = [end.objects / end.offset for end in ends]
         return f"objects per publish: {shares[0]:.3f} from 1 thread, {shares[1]:.3f} from {THREADS}"
 

@@ -1,13 +1,23 @@
-"""Feeds that do to a subscription what a log does at the worst moment."""
+"""A feed that a test interferes with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
-from penstock.metalog.subscription import Feed, Subscription, Wanted
+from penstock.metalog import (
+    InProcessMetadataLog,
+    KafkaMetadataLog,
+    MetadataRecord,
+    ObjectMetadataLog,
+    PartitionStart,
+    Subscription,
+)
+from penstock.metalog.subscription import Wanted
 
 _PARTITIONS = 3
+
+AnyLog: TypeAlias = InProcessMetadataLog | ObjectMetadataLog | KafkaMetadataLog
 
 
 def _nothing() -> None:
@@ -17,9 +27,8 @@ def _nothing() -> None:
 class MeddledFeed:
     """The feed of a log, with something else that happens before each fetch, after it, or before each wake."""
 
-    def __init__(self, log: MetadataLog) -> None:
-        self._lender = log.subscribe([])
-        self._feed: Feed = self._lender._feed
+    def __init__(self, log: AnyLog) -> None:
+        self._feed = log.open_feed()
         self.before_fetch: Callable[[], object] = _nothing
         self.after_fetch: Callable[[], object] = _nothing
         self.before_wake: Callable[[], object] = _nothing
@@ -40,3 +49,4 @@ class MeddledFeed:
 
     def close(self) -> None:
         self.closed += 1
+        self._feed.close()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from penstock.metalog.log import MetadataLog, MetadataRecord
+from penstock.metalog import MetadataLog, MetadataRecord
 from penstock.metalog.subscription import Subscription
 from tests.support.processes import PATIENCE
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import threading
 import weakref
 
 import pytest
 
-from penstock.metalog.in_process import InProcessMetadataLog
-from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
-from penstock.metalog.subscription import Subscription
+from penstock.metalog import InProcessMetadataLog, MetadataLog, MetadataRecord, PartitionStart, Subscription
 from tests.metalog.conftest import Backend
-from tests.metalog.feeds import MeddledFeed
+from tests.metalog.feeds import AnyLog, MeddledFeed
 from tests.metalog.reading import expected, fill, no_thread_is_left, soon, take
+from tests.support.processes import PATIENCE
 from tests.support.waiting import Background, Bell
 
 
@@ -87,12 +87,13 @@ def test_a_record_that_comes_together_with_the_cancellation_is_the_next_takers()
     feed.before_fetch = fetching
 
     async def cancel_when_it_is_there(records: Subscription) -> None:
+        before = set(threading.enumerate())
         waiting = asyncio.create_task(anext(records))
         await turns(1)
         await asyncio.to_thread(fetching.wait)
+        (waiter,) = {one for one in set(threading.enumerate()) - before if "metalog-await" in one.name}
         fill(log, 0, range(1))
-        while not records._ready:  # this loop has no turn meanwhile: the task has not heard of it
-            pass
+        waiter.join(PATIENCE)  # it has the record, and this loop has had no turn since: the task does not know yet
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -104,9 +105,9 @@ def test_a_record_that_comes_together_with_the_cancellation_is_the_next_takers()
 
 def test_a_loop_that_ends_while_an_anext_waits_leaves_no_thread_and_loses_nothing(log: MetadataLog) -> None:
     async def leave(records: Subscription) -> None:
-        left = [asyncio.create_task(anext(records)) for _ in range(3)]
+        waiting = [asyncio.create_task(anext(records)) for _ in range(3)]
         await turns(3)
-        assert not any(task.done() for task in left)
+        assert not any(task.done() for task in waiting)
 
     fill(log, 1, range(1))
     with no_thread_is_left(), log.subscribe([PartitionStart(0)]) as records:
@@ -148,16 +149,19 @@ def test_a_busy_async_for_lets_others_of_its_loop_have_a_turn() -> None:
     assert asyncio.run(soon(read())) < 200
 
 
-# What is left of one that was dropped
+# A subscription that was dropped
 
 
-def everything_of(records: Subscription) -> list[weakref.ref[object]]:
-    return [weakref.ref(records), weakref.ref(records._feed)]
+def subscribe(log: AnyLog, *starts: PartitionStart) -> tuple[Subscription, list[weakref.ref[object]]]:
+    """A subscription, and references to it and its feed."""
+    feed = log.open_feed()
+    records = Subscription(feed, log.partition_count, starts)
+    return records, [weakref.ref(records), weakref.ref(feed)]
 
 
-def assert_gone(left: list[weakref.ref[object]]) -> None:
+def assert_freed(references: list[weakref.ref[object]]) -> None:
     gc.collect()
-    assert [one() for one in left] == [None] * len(left)
+    assert [one() for one in references] == [None] * len(references)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -166,18 +170,17 @@ def test_a_subscription_that_is_dropped_leaves_nothing(backend: Backend, partiti
     fill(log, 0, range(10))
 
     def use() -> list[weakref.ref[object]]:
-        records = log.subscribe([PartitionStart(at) for at in range(partitions)])
+        records, references = subscribe(log, *(PartitionStart(at) for at in range(partitions)))
         take(records, 1)
-        left = everything_of(records)
         records.remove(0)
         records.add(PartitionStart(0, 5))
         take(records, 1)
-        return left
+        return references
 
     use()  # what the log has for all its readers is there now
     before = {name: repr(value) for name, value in vars(log).items()}
     with no_thread_is_left():
-        assert_gone(use())
+        assert_freed(use())
     assert {name: repr(value) for name, value in vars(log).items()} == before
     fill(log, 0, [10])
 
@@ -215,18 +218,18 @@ def test_a_feed_is_given_back_after_the_fetch_that_is_under_way() -> None:
 def test_a_subscription_that_is_dropped_in_an_async_for_leaves_nothing(backend: Backend) -> None:
     log = backend.open(1)
     fill(log, 0, range(3))
-    left: list[weakref.ref[object]] = []
+    references: list[weakref.ref[object]] = []
 
     async def read() -> None:
-        records = log.subscribe([PartitionStart(0)])
-        left.extend(everything_of(records))
+        records, of_these = subscribe(log, PartitionStart(0))
+        references.extend(of_these)
         async for record in records:
             if record.offset == 1:
                 return
 
     async def wait() -> None:
-        records = log.subscribe([PartitionStart(0, 3)])
-        left.extend(everything_of(records))
+        records, of_these = subscribe(log, PartitionStart(0, 3))
+        references.extend(of_these)
         async for _ in records:
             raise AssertionError("there is none")
 
@@ -244,6 +247,6 @@ def test_a_subscription_that_is_dropped_in_an_async_for_leaves_nothing(backend: 
     for way in (read, cancelled, dropped):
         with no_thread_is_left():
             asyncio.run(soon(way()))
-        assert_gone(left)
-    assert len(left) == 6
+        assert_freed(references)
+    assert len(references) == 6
     fill(log, 0, [3])

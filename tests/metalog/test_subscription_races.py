@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import StorageError
+from penstock.metalog import InProcessMetadataLog, MetadataLog, MetadataRecord, PartitionStart, Subscription
 from penstock.metalog import subscription as under_test
-from penstock.metalog.in_process import InProcessMetadataLog
-from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
-from penstock.metalog.subscription import Subscription
 from tests.metalog.conftest import Backend
 from tests.metalog.feeds import MeddledFeed
 from tests.metalog.reading import expected, fill, of, soon, take
@@ -200,7 +198,7 @@ def test_threads_that_poll_one_subscription_take_each_record_once(log: MetadataL
 class HeldFeed(MeddledFeed):
     """Its first answer is held up on the way, until the gate is opened."""
 
-    def __init__(self, log: MetadataLog) -> None:
+    def __init__(self, log: InProcessMetadataLog) -> None:
         super().__init__(log)
         self.gate = Gate()
         self.after_fetch = self.gate

@@ -14,9 +14,8 @@ from types import FrameType
 import pytest
 
 from penstock.errors import Closed
+from penstock.metalog import InProcessMetadataLog, MetadataLog, PartitionStart
 from penstock.metalog import subscription as under_test
-from penstock.metalog.in_process import InProcessMetadataLog
-from penstock.metalog.log import MetadataLog, PartitionStart
 from penstock.metalog.subscription import Wanted
 from tests.metalog.feeds import MeddledFeed
 from tests.metalog.reading import expected, fill, take

@@ -15,13 +15,11 @@ from penstock.cli.output import say, say_json, show
 from penstock.cli.places import StorageOptions, open_with
 from penstock.errors import CorruptData, NotFound, PartitionOutOfRange, PenstockError
 from penstock.metalog import (
-    Chain,
     MetadataLog,
     MetadataRecord,
     ObjectMetadataLog,
     PartitionDelete,
     PartitionStart,
-    RecentObjects,
     SegmentMetadata,
     SegmentUpdate,
     TopicIdPartition,
@@ -29,7 +27,7 @@ from penstock.metalog import (
 )
 from penstock.storage import ObjectStore, url_of
 
-_AT_ONCE = 16
+_MAX_THREADS = 16
 
 metalog_app = typer.Typer(help="Look at a metadata log on an object store.", no_args_is_help=True)
 
@@ -58,11 +56,10 @@ def status(
     storage_options: StorageOptions = None,
 ) -> None:
     """Show each partition's high-water mark, and how many objects it has. Writes nothing."""
-    store = open_with(where, storage_options)
-    with _opened(store) as log:
+    with _opened(open_with(where, storage_options)) as log:
         count = log.partition_count
-    with ThreadPoolExecutor(min(_AT_ONCE, count), thread_name_prefix="penstock-metalog-status") as threads:
-        found = list(threads.map(lambda partition: _status_of(store, partition), range(count)))
+        with ThreadPoolExecutor(min(_MAX_THREADS, count), thread_name_prefix="penstock-metalog-status") as threads:
+            found = list(threads.map(lambda partition: _status_of(log, partition), range(count)))
     if as_json:
         say_json([asdict(one) for one in found])
     else:
@@ -101,7 +98,7 @@ def dump(
 
 
 @contextmanager
-def _opened(store: ObjectStore) -> Iterator[MetadataLog]:
+def _opened(store: ObjectStore) -> Iterator[ObjectMetadataLog]:
     try:
         log = ObjectMetadataLog(store)  # without a number of partitions none is made
     except NotFound as error:
@@ -110,9 +107,9 @@ def _opened(store: ObjectStore) -> Iterator[MetadataLog]:
         yield log
 
 
-def _status_of(store: ObjectStore, partition: int) -> PartitionStatus:
+def _status_of(log: ObjectMetadataLog, partition: int) -> PartitionStatus:
     try:
-        end = Chain(store, partition, RecentObjects()).find_end()
+        end = log.partition_end(partition)
     except PenstockError as error:
         return PartitionStatus(partition, None, None, str(error))
     return PartitionStatus(partition, end.offset, end.objects)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from penstock.core.checked_json import decode_fields, encode_fields
     from penstock.core.checks import as_word, check_config, check_seconds, check_whole
     from penstock.core.closing import Closing
-    from penstock.core.fork import begin_anew_in_child, current, refuse_in_child
+    from penstock.core.fork import begin_anew_in_child, current, never_free_in_child, refuse_in_child
     from penstock.core.logs import escaping, get_logger, traceback_of
     from penstock.core.printing import printable
     from penstock.core.retry import Backoff, call_with_retries
@@ -24,7 +24,7 @@ else:
             "penstock.core.checked_json": ("decode_fields", "encode_fields"),
             "penstock.core.checks": ("as_word", "check_config", "check_seconds", "check_whole"),
             "penstock.core.closing": ("Closing",),
-            "penstock.core.fork": ("begin_anew_in_child", "current", "refuse_in_child"),
+            "penstock.core.fork": ("begin_anew_in_child", "current", "never_free_in_child", "refuse_in_child"),
             "penstock.core.logs": ("escaping", "get_logger", "traceback_of"),
             "penstock.core.printing": ("printable",),
             "penstock.core.retry": ("Backoff", "call_with_retries"),
@@ -47,6 +47,7 @@ __all__ = [
     "escaping",
     "forget",
     "get_logger",
+    "never_free_in_child",
     "printable",
     "refuse_in_child",
     "traceback_of",

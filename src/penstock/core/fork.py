@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.errors import InvalidInput
 
@@ -39,6 +41,8 @@ class WorksInChild(Protocol):
         ...
 
 
+_Owner = TypeVar("_Owner")
+
 _works_in_child: weakref.WeakSet[WorksInChild] = weakref.WeakSet()
 
 
@@ -47,8 +51,22 @@ def begin_anew_in_child(one: WorksInChild) -> None:
     _works_in_child.add(one)
 
 
+_parts_of: weakref.WeakKeyDictionary[Any, Callable[[Any], Iterable[object]]] = weakref.WeakKeyDictionary()
+
+
+def never_free_in_child(owner: _Owner, parts: Callable[[_Owner], Iterable[object]]) -> None:
+    """Leak the `parts` of an owner in every child that is forked while the owner lives.
+
+    For clients of libraries with threads of their own: to free one waits for those threads, and a child has none.
+    """
+    _parts_of[owner] = parts
+
+
 def _forked() -> None:
     current.number = os.getpid()
+    for owner, parts in list(_parts_of.items()):
+        for part in parts(owner):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
     for one in list(_works_in_child):
         one.begin_anew()
 

@@ -1,4 +1,4 @@
-"""The metadata log: partitioned, ordered, replayable; and the catalog of segments kept on top of it.
+"""The metadata log: partitioned, ordered, replayable; and the catalog of log segments that is kept on top of it.
 
 What lives here: the log's contract, its backends, Kafka's wire format for segment metadata, `SegmentCatalog`.
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from penstock.metalog.catalog.wire import decode_event, encode_event
     from penstock.metalog.in_process import InProcessMetadataLog
     from penstock.metalog.kafka.log import KafkaMetadataLog
-    from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart
-    from penstock.metalog.object.chain import Chain as Chain
+    from penstock.metalog.log import MetadataLog
+    from penstock.metalog.object.chain import PartitionEnd
     from penstock.metalog.object.log import ObjectMetadataLog
-    from penstock.metalog.object.recent_objects import RecentObjects as RecentObjects
+    from penstock.metalog.object.settings import ObjectLogSettings
+    from penstock.metalog.records import MetadataRecord, PartitionStart
     from penstock.metalog.subscription import Subscription
 else:
     __getattr__, __dir__ = lazy_names(
@@ -47,10 +48,11 @@ else:
             "penstock.metalog.catalog.wire": ("decode_event", "encode_event"),
             "penstock.metalog.in_process": ("InProcessMetadataLog",),
             "penstock.metalog.kafka.log": ("KafkaMetadataLog",),
-            "penstock.metalog.log": ("MetadataLog", "MetadataRecord", "PartitionStart"),
-            "penstock.metalog.object.chain": ("Chain",),
+            "penstock.metalog.log": ("MetadataLog",),
+            "penstock.metalog.object.chain": ("PartitionEnd",),
             "penstock.metalog.object.log": ("ObjectMetadataLog",),
-            "penstock.metalog.object.recent_objects": ("RecentObjects",),
+            "penstock.metalog.object.settings": ("ObjectLogSettings",),
+            "penstock.metalog.records": ("MetadataRecord", "PartitionStart"),
             "penstock.metalog.subscription": ("Subscription",),
         },
     )
@@ -60,9 +62,11 @@ __all__ = [
     "KafkaMetadataLog",
     "MetadataLog",
     "MetadataRecord",
+    "ObjectLogSettings",
     "ObjectMetadataLog",
     "PartitionDelete",
     "PartitionDeleteState",
+    "PartitionEnd",
     "PartitionStart",
     "SegmentCatalog",
     "SegmentId",

@@ -1,51 +1,20 @@
-"""The contract of a metadata log, and the values that go through it."""
+"""`MetadataLog`: the contract of a metadata log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
-from penstock.core import check_whole
-from penstock.errors import InvalidInput, PartitionOutOfRange
-from penstock.storage import as_data
-
-if TYPE_CHECKING:
-    from penstock.metalog.subscription import Subscription
-
-MAX_PARTITIONS = 10_000
-"""The most partitions of a log. Each costs its readers and writers memory and requests, whatever is in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStart:
-    """A partition, and the first offset of it that is wanted; a negative one means 0."""
-
-    partition: int
-    start_offset: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("partition", "start_offset"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InvalidInput(f"{name} must be an integer, not {value!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataRecord:
-    """A payload, and where it is in the log."""
-
-    partition: int
-    offset: int
-    payload: bytes = field(repr=False)
+from penstock.metalog.records import PartitionStart
+from penstock.metalog.subscription import Subscription
 
 
 @runtime_checkable
 class MetadataLog(Protocol):
     """A partitioned, ordered, replayable log. Any number of threads may use one, and any number of processes.
 
-    Offsets of a partition are 0, 1, 2, … without gaps, and every subscriber sees the same payload at the same one.
+    Offsets of a partition are 0, 1, 2, … without gaps, and every subscriber sees the same payload at each of them.
     """
 
     @property
@@ -65,15 +34,15 @@ class MetadataLog(Protocol):
         ...
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
-        """Deliver what is there from each start on, and then what comes; each record once, in order by partition.
+        """Deliver the records from each start on, then new ones as they are published: each once, in partition order.
 
-        A start beyond the end waits for it. Partitions out of range are ignored; of one named twice the first start
-        counts.
+        A start beyond the end waits until the partition is that long. Partitions that the log does not have are
+        ignored; where one is named twice, the first start counts.
         """
         ...
 
     def close(self) -> None:
-        """End it, and its subscriptions. What was published stays."""
+        """Close the log and its subscriptions. What was published stays."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -81,21 +50,3 @@ class MetadataLog(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...
-
-
-def check_partition_count(count: object) -> None:
-    """Refuse what is no number of partitions, or more than a log may have."""
-    check_whole("partition_count", count, most=MAX_PARTITIONS)
-
-
-def check_partition(partition: object, count: int) -> None:
-    """Refuse a partition that the log does not have."""
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise InvalidInput(f"partition must be an integer, not {partition!r}")
-    if not 0 <= partition < count:
-        raise PartitionOutOfRange(partition, count)
-
-
-def as_payload(payload: object) -> bytes:
-    """Accept what can be published, as bytes that nobody changes any more."""
-    return bytes(as_data(payload))

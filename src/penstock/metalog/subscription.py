@@ -1,7 +1,7 @@
-"""`Subscription`: the records of some partitions, from where each was asked for, then as they come.
+"""`Subscription`: the records of some partitions, from where each was asked for, then new ones as they are published.
 
 Every backend has the same one. It *pulls*: it knows the next offset that it wants of each partition, and asks its feed
-for what is there. Nothing is ever pushed at a subscriber, so none can be too slow, and the log need not know of it.
+for what is there. Nothing is pushed to a subscriber: a slow one holds up no publisher, and the log need not know of it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
-from penstock.core import check_seconds, current, refuse_in_child
+from penstock.core import Closing, check_seconds, current
 from penstock.errors import Closed, InvalidInput
-from penstock.metalog.log import MetadataRecord, PartitionStart
+from penstock.metalog.records import MetadataRecord, PartitionStart
 
-_LONG = 3600.0  # a wait without end is many of these
-_TURNS = 64  # so many records in a row, and an `async for` lets others of its loop have a turn
+_LONGEST_WAIT_SECONDS = 3600.0  # a wait without end is repeated waits of this length
+_RECORDS_PER_TURN = 64  # after so many in a row, an `async for` lets other tasks of its loop run
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +38,18 @@ class Feed(Protocol):
     def fetch(self, wanted: Sequence[Wanted], timeout: float) -> Sequence[MetadataRecord]:
         """Records of these partitions, in order by partition, each from its offset on (any below it are dropped).
 
-        Looks first, and if there is none waits up to `timeout` seconds for one; it may return none before. What it
-        returns depends on what is wanted alone: what an earlier call returned may not have arrived. One call is
-        under way at a time. Where nothing is wanted it waits to be woken. Raises `Closed` when the log is closed.
+        Looks first, and if there is none waits up to `timeout` seconds for one; it may return none earlier. The answer
+        depends on `wanted` alone, because the answer to an earlier call may have been lost. One call is under way at a
+        time. Where nothing is wanted it waits to be woken. Raises `Closed` when the log is closed.
         """
         ...
 
     def wake(self) -> None:
-        """End the wait of a call under way, or of the next; from any thread."""
+        """End the wait of the call under way, or of the next one; from any thread."""
         ...
 
     def close(self) -> None:
-        """Give back what the feed holds; no call is under way."""
+        """Free what the feed holds; no call is under way."""
         ...
 
 
@@ -60,11 +59,11 @@ class _Assignment:
     next_offset: int
 
 
-class Subscription:
+class Subscription(Closing):
     """Records of some partitions of a log: iterate over it, `poll` it, or use `async for`.
 
-    Any number of threads may take records from one, and each record is taken once. `close()` ends every iteration;
-    one that is dropped without it leaves nothing behind either. A forked child makes a subscription of its own.
+    Any number of threads may take records from one, and each record goes to one of them. `close()` ends every
+    iteration; one that is dropped without `close()` leaves no thread and no feed behind. A forked child makes its own.
 
     >>> from penstock.metalog import InProcessMetadataLog, PartitionStart
     >>> log = InProcessMetadataLog(1)
@@ -75,38 +74,31 @@ class Subscription:
     b'second'
     """
 
+    _instead_in_child = "subscribe here, from the offset after the last record"
+
     def __init__(self, feed: Feed, partition_count: int, starts: Iterable[PartitionStart]) -> None:
+        super().__init__()
         self._feed = feed
         self._partition_count = partition_count
         self._assigned: dict[int, _Assignment] = {}
         self._ready = deque[MetadataRecord]()
         self._generation = 0
-        # Re-entrant: a signal's handler may close what its own thread is waiting for.
+        # Re-entrant: a signal handler may close what its own thread is waiting for.
         self._changed = threading.Condition(threading.RLock())
-        self._fetching: int | None = None
-        self._is_closed = False
-        self._turns = 0
-        self._home = current.number
-        self._end = weakref.finalize(self, _close_at_home, feed, self._home)
-        self._end.atexit = False
+        self._fetching_thread: int | None = None
+        self._awaited = 0
+        self._close_feed = weakref.finalize(self, _close_at_home, feed, self._home)
+        self._close_feed.atexit = False
         for start in starts:
             self._assign(start)
 
     def __repr__(self) -> str:
         return "Subscription(closed)" if self._is_closed else f"Subscription(partitions {sorted(self._assigned)})"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def poll(self, timeout: float | None = 0.1) -> MetadataRecord | None:
         """Take the next record; wait for one up to `timeout` seconds (None: until there is one).
 
-        Raises `Closed`, also while it waits; and what the log's store raises: then nothing was taken, and a later call
+        Raises `Closed`, also while it waits; and what the log's store raises: then no record is lost, and a later call
         goes on where this one stopped.
         """
         if timeout is not None:
@@ -135,13 +127,13 @@ class Subscription:
 
     async def __anext__(self) -> MetadataRecord:
         self._check_process()
-        self._turns += 1
-        if self._turns % _TURNS == 0:
-            import asyncio  # here and below: those who do not wait this way need not load it
+        self._awaited += 1
+        if self._awaited % _RECORDS_PER_TURN == 0:
+            import asyncio  # here and below: callers that do not await need not load it
 
             await asyncio.sleep(0)
         try:
-            # A record is taken after the last await: to cancel this takes none.
+            # A record is taken after the last await: a cancelled call takes none.
             while True:
                 with self._changed:
                     record = self._take()
@@ -152,7 +144,7 @@ class Subscription:
             raise StopAsyncIteration from None
 
     def add(self, start: PartitionStart) -> None:
-        """Deliver another partition too: from the start given all that is there, and then what comes.
+        """Deliver another partition too: the records from the start on, then new ones as they are published.
 
         One that is assigned already, or that the log does not have, changes nothing. Raises `Closed`.
         """
@@ -179,8 +171,8 @@ class Subscription:
             return sorted(self._assigned)
 
     def close(self) -> None:
-        """End it; a waiting `poll` raises `Closed`. In a forked child it does nothing."""
-        if self._home != current.number:
+        """Close it; a waiting `poll` raises `Closed`. In a forked child it does nothing."""
+        if self._is_in_child:
             return
         with self._changed:
             self._is_closed = True
@@ -189,11 +181,11 @@ class Subscription:
             self._changed.notify_all()
         self._feed.wake()
         with self._changed:
-            if self._fetching == threading.get_ident():
-                return  # a signal's handler: the call that it interrupted closes the feed
-            while self._fetching is not None:
+            if self._fetching_thread == threading.get_ident():
+                return  # this is a signal handler: the call that it interrupted closes the feed
+            while self._fetching_thread is not None:
                 self._changed.wait()
-            self._end()
+            self._close_feed()
 
     def _assign(self, start: PartitionStart) -> bool:
         if not isinstance(start, PartitionStart):
@@ -204,43 +196,38 @@ class Subscription:
         self._assigned[start.partition] = _Assignment(self._generation, max(start.start_offset, 0))
         return True
 
-    def _check_process(self) -> None:
-        refuse_in_child(self._home, self, "subscribe here, from the offset after the last record")
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise Closed("this subscription is closed")
-
     def _take(self) -> MetadataRecord | None:
         self._check_open()
         return self._ready.popleft() if self._ready else None
 
     def _wait(self, until: float | None, stop: threading.Event | None = None) -> bool:
-        """Fetch, or let another thread fetch, and say whether to look again: the time is not over, or there is one."""
-        is_ours = False
+        """Fetch, or wait while another thread fetches. False: there is no record, and the time is over."""
+        is_fetching = False
         try:
             with self._changed:
-                left = _LONG if until is None else min(until - time.monotonic(), _LONG)
+                remaining = _LONGEST_WAIT_SECONDS
+                if until is not None:
+                    remaining = min(until - time.monotonic(), _LONGEST_WAIT_SECONDS)
                 if self._ready or self._is_closed or (stop is not None and stop.is_set()):
                     return True
-                if self._fetching is not None:
-                    if left <= 0:
+                if self._fetching_thread is not None:
+                    if remaining <= 0:
                         return False
-                    self._changed.wait(left)
+                    self._changed.wait(remaining)
                     return True
-                is_ours = True  # from here on an interrupt gives the turn to the next
-                self._fetching = threading.get_ident()
+                is_fetching = True  # before the line below: after an interrupt in between, the next thread can fetch
+                self._fetching_thread = threading.get_ident()
                 wanted = [Wanted(at, one.next_offset, one.generation) for at, one in self._assigned.items()]
-            records = self._feed.fetch(wanted, max(left, 0.0))
+            records = self._feed.fetch(wanted, max(remaining, 0.0))
             with self._changed:
                 self._accept(wanted, records)
         finally:
-            if is_ours:
-                self._fetched()
-        return bool(records) or left > 0
+            if is_fetching:
+                self._end_fetch()
+        return bool(records) or remaining > 0
 
     def _accept(self, wanted: Sequence[Wanted], records: Sequence[MetadataRecord]) -> None:
-        """Keep what was fetched for assignments that still are what they were."""
+        """Keep the records of partitions that were not removed, or added again, during the fetch."""
         generations = {one.partition: one.generation for one in wanted}
         for record in records:
             now = self._assigned.get(record.partition)
@@ -249,15 +236,15 @@ class Subscription:
             now.next_offset = record.offset + 1
             self._ready.append(record)
 
-    def _fetched(self) -> None:
+    def _end_fetch(self) -> None:
         with self._changed:
-            self._fetching = None
+            self._fetching_thread = None
             if self._is_closed:
-                self._end()
+                self._close_feed()
             self._changed.notify_all()
 
     async def _until_ready(self) -> None:
-        """Return when there may be a record. A thread waits for it: only while somebody awaits, and it takes none."""
+        """Return when there may be a record. A thread waits for it, while a task awaits; the thread takes no record."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -273,7 +260,7 @@ class Subscription:
             try:
                 while not (stop.is_set() or self._is_closed or self._ready):
                     self._wait(None, stop)
-            except Exception as error:  # noqa: BLE001  whoever awaits raises it
+            except Exception as error:  # noqa: BLE001  the awaiting task raises it
                 failure = error
             with suppress(RuntimeError):  # the loop is gone
                 loop.call_soon_threadsafe(end, failure)
@@ -290,6 +277,6 @@ class Subscription:
 
 
 def _close_at_home(feed: Feed, home: int) -> None:
-    """Close a feed, but not in a forked child: what it would wait for, such as a client's threads, is in the parent."""
+    """Close a feed, but not in a forked child: it would wait for threads, such as a client's, that the parent has."""
     if home == current.number:
         feed.close()

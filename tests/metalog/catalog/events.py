@@ -8,6 +8,7 @@ from uuid import UUID
 from prometheus_client import REGISTRY
 
 from penstock.errors import StorageError
+from penstock.metalog import InProcessMetadataLog, MetadataRecord, SegmentCatalog
 from penstock.metalog.catalog.placing import metadata_partition_for
 from penstock.metalog.catalog.segment import (
     PartitionDelete,
@@ -21,9 +22,8 @@ from penstock.metalog.catalog.segment import (
 )
 from penstock.metalog.catalog.segment_view import SegmentView, partition_of
 from penstock.metalog.catalog.wire import encode_event
-from penstock.metalog.in_process import InProcessMetadataLog, _Feed
-from penstock.metalog.log import MetadataRecord
-from penstock.metalog.subscription import Wanted
+from penstock.metalog.subscription import Feed, Wanted
+from tests.support.processes import PATIENCE
 from tests.support.waiting import Bell
 
 STARTED, FINISHED, DELETING, DELETED = SegmentState
@@ -79,16 +79,18 @@ def counted(name: str, **labels: str) -> float:
 
 
 class WatchedLog(InProcessMetadataLog):
-    """Knows what was fetched, and can be slow (`limit`: no offset from there on is fetched) or fail."""
+    """Knows what was fetched, and can be slow (`limit`: no offset from there on is fetched), skip records or fail."""
 
     def __init__(self, partition_count: int = 1) -> None:
         super().__init__(partition_count)
         self.delivered: list[tuple[int, int]] = []
         self.limit: int | None = None
+        self.skipped_once: set[int] = set()
         self.marks_fail = False
         self.fetch_errors: list[Exception] = []
         self.failed = Bell()
         self.published = Bell()
+        self._feeds: list[Feed] = []
 
     def publish(self, partition: int, payload: bytes) -> int:
         offset = super().publish(partition, payload)
@@ -100,18 +102,42 @@ class WatchedLog(InProcessMetadataLog):
             raise StorageError("the marks cannot be had")
         return super().high_water_marks()
 
+    def open_feed(self) -> Feed:
+        self._feeds.append(WatchedFeed(self, super().open_feed()))
+        return self._feeds[-1]
+
     def let_through(self) -> None:
-        with self._grown:
-            self.limit = None
-            self._grown.notify_all()
+        self.limit = None
+        for feed in self._feeds:
+            feed.wake()
 
-    def _fetch(self, feed: _Feed, wanted: Sequence[Wanted], timeout: float) -> list[MetadataRecord]:
-        if self.fetch_errors:
-            self.failed()
-            raise self.fetch_errors.pop()
-        return super()._fetch(feed, wanted, timeout)
 
-    def _from(self, wanted: Wanted) -> list[MetadataRecord]:
-        records = [one for one in super()._from(wanted) if self.limit is None or one.offset < self.limit]
-        self.delivered += [(one.partition, one.offset) for one in records]
+class WatchedFeed:
+    """The feed of a `WatchedLog`."""
+
+    def __init__(self, log: WatchedLog, below: Feed) -> None:
+        self._log = log
+        self._below = below
+        self.wake = below.wake
+        self.close = below.close
+
+    def fetch(self, wanted: Sequence[Wanted], timeout: float) -> Sequence[MetadataRecord]:
+        log = self._log
+        if log.fetch_errors:
+            log.failed()
+            raise log.fetch_errors.pop()
+        asked = [one for one in wanted if log.limit is None or one.offset < log.limit]
+        found = self._below.fetch(asked, timeout)
+        records = [one for one in found if log.limit is None or one.offset < log.limit]
+        records = [one for one in records if one.offset not in log.skipped_once]
+        if found:
+            log.skipped_once = set()
+        log.delivered += [(one.partition, one.offset) for one in records]
         return records
+
+
+def wait_until_applied(catalog: SegmentCatalog, log: InProcessMetadataLog) -> None:
+    """Return when a catalog has applied everything that is in the log."""
+    for partition, mark in enumerate(log.high_water_marks()):
+        if mark:
+            catalog.wait_for(partition, mark - 1, PATIENCE)

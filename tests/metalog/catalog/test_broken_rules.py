@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,13 +12,10 @@ from uuid import UUID
 import pytest
 
 from penstock.errors import Closed, InvalidTransition, NotReady
-from penstock.metalog.catalog.catalog import SegmentCatalog
+from penstock.metalog import MetadataRecord, PartitionDeleteState, SegmentCatalog, TopicIdPartition, encode_event
 from penstock.metalog.catalog.followed_partition import FollowedPartition
-from penstock.metalog.catalog.segment import PartitionDeleteState, TopicIdPartition
 from penstock.metalog.catalog.segment_view import SegmentView
 from penstock.metalog.catalog.snapshots import Snapshot, SnapshotFiles
-from penstock.metalog.catalog.wire import encode_event
-from penstock.metalog.log import MetadataRecord
 from tests.metalog.catalog.events import (
     DELETED,
     DELETING,
@@ -67,7 +63,7 @@ def test_whatever_keeps_the_marks_away_makes_a_partition_not_ready(tmp_path: Pat
         assert catalog.segments(TP) == [], "to leave a partition needs no marks"
 
 
-def test_who_loses_a_race_is_told_so_also_where_the_refusal_comes_before_the_offset() -> None:
+def test_a_write_that_loses_a_race_is_refused_though_the_refusal_comes_before_its_offset() -> None:
     class LateAnswers(WatchedLog):
         catalog: SegmentCatalog
         others: tuple[bytes, ...] = ()
@@ -76,7 +72,7 @@ def test_who_loses_a_race_is_told_so_also_where_the_refusal_comes_before_the_off
             for other in self.others:
                 super().publish(partition, other)
             offset = super().publish(partition, payload)
-            self.catalog._followed[partition].wait_for(offset, time.monotonic() + PATIENCE)
+            self.catalog.wait_for(partition, offset, PATIENCE)
             return offset
 
     with LateAnswers() as log, SegmentCatalog(log, snapshot_dir=None) as log.catalog:
@@ -87,7 +83,7 @@ def test_who_loses_a_race_is_told_so_also_where_the_refusal_comes_before_the_off
             log.catalog.update_segment(update(1, FINISHED))
 
 
-def test_all_who_lose_a_race_are_told_so() -> None:
+def test_every_write_that_loses_a_race_is_refused() -> None:
     with WatchedLog() as log, SegmentCatalog(log, snapshot_dir=None) as catalog:
         catalog.assign([0])
         numbers = range(1, 5)
@@ -104,7 +100,7 @@ def test_all_who_lose_a_race_are_told_so() -> None:
                 loser.result()
 
 
-def test_whoever_waits_for_a_partition_without_its_mark_goes_on_when_a_later_assign_has_it() -> None:
+def test_a_write_that_waits_for_the_mark_goes_on_when_a_later_assign_has_it() -> None:
     with WatchedLog() as log, SegmentCatalog(log, snapshot_dir=None) as catalog:
         log.marks_fail = True
         catalog.assign([0])
@@ -143,7 +139,7 @@ def test_what_was_replayed_because_its_snapshot_was_beyond_the_end_has_a_snapsho
         publish(log, segment(1), segment(2))
         with SegmentCatalog(log, snapshot_dir=tmp_path) as catalog:
             catalog.assign([0])
-            catalog._followed[0].wait_for(1, time.monotonic() + PATIENCE)
+            catalog.wait_for(0, 1, PATIENCE)
     snapshot = SnapshotFiles(tmp_path).load(0, 1)
     assert snapshot is not None
     assert (snapshot.next_offset, list(snapshot.events)) == (2, [segment(1), segment(2)])
@@ -161,16 +157,17 @@ def test_a_snapshot_is_of_one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     one.apply(MetadataRecord(0, 0, encode_event(segment(1))))
     late = MetadataRecord(0, 1, encode_event(segment(2)))
     appliers: list[Background[None]] = []
-    events = one._view.events
+    events = SegmentView.events
 
-    def slowly() -> object:
-        copied = events()
+    def slowly(view: SegmentView) -> object:
+        copied = events(view)
         appliers.append(Background(lambda: one.apply(late)))
         appliers[0].has_ended_within(A_WHILE)
         return copied
 
-    monkeypatch.setattr(one._view, "events", slowly)
+    monkeypatch.setattr(SegmentView, "events", slowly)
     snapshot = one.unsaved()
+    monkeypatch.undo()
     assert snapshot is not None
     appliers[0].result()
     view = SegmentView()

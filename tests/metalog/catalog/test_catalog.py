@@ -1,10 +1,9 @@
-"""The catalog: who may read and write when, and that what is written is read."""
+"""The catalog: when it can be read and written, and that a write is visible when it returns."""
 
 from __future__ import annotations
 
 import gc
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -20,11 +19,16 @@ from penstock.errors import (
     PartitionOutOfRange,
     StorageError,
 )
-from penstock.metalog.catalog.catalog import SegmentCatalog
-from penstock.metalog.catalog.placing import metadata_partition_for
-from penstock.metalog.catalog.segment import SegmentState, TopicIdPartition
-from penstock.metalog.catalog.wire import encode_event
-from penstock.metalog.log import MetadataRecord
+from penstock.metalog import (
+    MetadataRecord,
+    SegmentCatalog,
+    SegmentState,
+    TopicIdPartition,
+    encode_event,
+    metadata_partition_for,
+)
+from penstock.metalog.catalog.followed_partition import FollowedPartition
+from penstock.metalog.catalog.segment_view import SegmentView
 from tests.metalog.catalog.events import (
     DELETED,
     DELETING,
@@ -41,7 +45,9 @@ from tests.metalog.catalog.events import (
     publish,
     segment,
     update,
+    wait_until_applied,
 )
+from tests.metalog.reading import no_thread_is_left
 from tests.support.processes import PATIENCE, in_forked_child
 from tests.support.waiting import A_WHILE, NEVER, Background
 
@@ -50,12 +56,6 @@ def open_catalog(log: WatchedLog, partitions: range | None = None) -> SegmentCat
     catalog = SegmentCatalog(log, snapshot_dir=None)
     catalog.assign(range(log.partition_count) if partitions is None else partitions)
     return catalog
-
-
-def caught_up(catalog: SegmentCatalog, log: WatchedLog) -> None:
-    for partition, mark in enumerate(log.high_water_marks()):
-        if mark:
-            catalog._followed[partition].wait_for(mark - 1, time.monotonic() + PATIENCE)
 
 
 def test_what_is_written_is_read() -> None:
@@ -122,7 +122,7 @@ def test_the_same_state_again_publishes_nothing() -> None:
 
 
 class RacingLog(WatchedLog):
-    """Somebody else's event comes into the log just before ours."""
+    """Another event comes into the log just before ours."""
 
     other = b""
 
@@ -133,7 +133,7 @@ class RacingLog(WatchedLog):
         return super().publish(partition, payload)
 
 
-def test_who_loses_a_race_in_the_log_is_told_so() -> None:
+def test_a_write_that_loses_a_race_in_the_log_is_refused() -> None:
     with RacingLog() as log, open_catalog(log) as catalog:
         catalog.add_segment(segment(1))
         log.other = encode_event(update(1, DELETING))
@@ -148,7 +148,7 @@ def test_who_loses_a_race_in_the_log_is_told_so() -> None:
 def test_what_the_log_raises_is_raised() -> None:
     class Doubtful(WatchedLog):
         def publish(self, partition: int, payload: bytes) -> int:
-            raise OutcomeUnknown("who knows")
+            raise OutcomeUnknown("no answer")
 
     with Doubtful() as log, open_catalog(log) as catalog, pytest.raises(OutcomeUnknown):
         catalog.add_segment(segment(1))
@@ -182,7 +182,7 @@ def test_nothing_is_read_until_the_mark_is_reached() -> None:
         publish(log, *in_state(1, FINISHED), segment(2))
         log.limit = 2
         with open_catalog(log) as catalog:
-            catalog._followed[0].wait_for(1, time.monotonic() + PATIENCE)
+            catalog.wait_for(0, 1, PATIENCE)
             assert_not_ready(catalog, "2 applied, of 3")
             with pytest.raises(NotReady, match="2 applied, of 3"):
                 catalog.add_segment(segment(3), timeout=0.01)
@@ -207,7 +207,7 @@ def test_without_marks_a_partition_is_consumed_and_not_ready() -> None:
         publish(log, *in_state(1, FINISHED))
         log.marks_fail = True
         with open_catalog(log) as catalog:
-            catalog._followed[0].wait_for(1, time.monotonic() + PATIENCE)
+            catalog.wait_for(0, 1, PATIENCE)
             assert_not_ready(catalog, "mark is not known")
             with pytest.raises(NotReady):
                 catalog.update_segment(update(1, DELETING), timeout=0)
@@ -238,7 +238,7 @@ def test_what_is_not_assigned_answers_nothing() -> None:
         with pytest.raises(NotReady, match="not assigned"):
             catalog.update_segment(update(1, DELETING))
         catalog.assign([0])
-        caught_up(catalog, log)
+        wait_until_applied(catalog, log)
         assert all(reads(catalog))
 
 
@@ -253,7 +253,7 @@ def test_a_partition_that_the_log_does_not_have_changes_nothing() -> None:
         assert catalog.assigned() == [0]
 
 
-def test_whoever_waits_for_a_partition_that_is_removed_is_sent_away() -> None:
+def test_a_write_that_waits_for_a_partition_that_is_removed_is_not_ready() -> None:
     with WatchedLog() as log:
         publish(log, segment(1))
         log.limit = 0
@@ -266,7 +266,7 @@ def test_whoever_waits_for_a_partition_that_is_removed_is_sent_away() -> None:
             assert log.high_water_marks() == [1]
 
 
-def test_whoever_published_and_did_not_see_it_applied_is_told_that_it_is_in_the_log() -> None:
+def test_a_write_that_was_published_and_not_applied_in_time_says_that_it_is_in_the_log() -> None:
     with WatchedLog() as log, open_catalog(log) as catalog:
         log.limit = 0
         with pytest.raises(NotReady, match="in the log, at offset 0"):
@@ -283,7 +283,7 @@ def test_whoever_published_and_did_not_see_it_applied_is_told_that_it_is_in_the_
         assert log.high_water_marks() == [2]
 
 
-# The pump.
+# Records of the log.
 
 
 def test_events_that_make_no_sense_are_counted_and_gone_past() -> None:
@@ -295,17 +295,17 @@ def test_events_that_make_no_sense_are_counted_and_gone_past() -> None:
         log.publish(1 - at, encode_event(segment(7)))
         publish(log, update(1, FINISHED), *in_state(1, FINISHED))
         with open_catalog(log) as catalog:
-            caught_up(catalog, log)
+            wait_until_applied(catalog, log)
             assert catalog.highest_offset(TP, 0) == 199
             catalog.add_segment(segment(2))
     assert [counted("events_skipped", reason=reason) for reason in reasons] == [one + 1 for one in before]
 
 
-def test_an_event_that_fails_unexpectedly_does_not_stop_the_pump(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_that_fails_unexpectedly_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     before = counted("events_skipped", reason="failed")
     with WatchedLog() as log, open_catalog(log) as catalog:
         with monkeypatch.context() as patch:
-            patch.setattr(catalog._followed[0]._view, "apply", lambda _: 1 / 0)
+            patch.setattr(SegmentView, "apply", lambda *_: 1 / 0)
             with pytest.raises(InvalidTransition, match="ZeroDivisionError"):
                 catalog.add_segment(segment(1))
         catalog.add_segment(segment(2))
@@ -320,34 +320,50 @@ def test_a_log_that_fails_is_read_again(error: Exception) -> None:
         publish(log, segment(1))
         log.fetch_errors = [error] * 2
         with open_catalog(log) as catalog:
-            caught_up(catalog, log)
+            wait_until_applied(catalog, log)
             assert len(catalog.segments(TP)) == 1
     assert counted("pump_failures") == before + 2
 
 
-def test_closing_does_not_wait_until_a_log_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.metalog.catalog.catalog._FIRST_PAUSE", NEVER)
+def test_closing_does_not_wait_until_a_log_that_fails_is_tried_again() -> None:
     with WatchedLog() as log:
         log.fetch_errors = [StorageError("no answer")] * 9
-        catalog = open_catalog(log)
+        catalog = SegmentCatalog(log, snapshot_dir=None, first_retry_after=NEVER)
         log.failed.wait()
         Background(catalog.close).result()
         assert len(log.fetch_errors) == 8
 
 
-def test_a_record_of_before_a_reassignment_is_never_applied_out_of_order() -> None:
+def test_after_a_record_that_is_missing_the_partition_is_read_again_from_there() -> None:
+    before = counted("pump_failures")
     with WatchedLog() as log:
-        log.limit = 0
         publish(log, segment(1), update(1, FINISHED))
+        log.skipped_once = {0}
         with open_catalog(log) as catalog:
-            late = MetadataRecord(0, 1, encode_event(update(1, FINISHED)))
-            with pytest.raises(StorageError, match="went from offset 0 to 1"):
-                catalog._take(late)
-            log.let_through()
-            caught_up(catalog, log)
-            catalog._take(late)
-            assert catalog._followed[0].next_offset == 2, "what was applied is not applied again"
+            wait_until_applied(catalog, log)
             assert [one.state for one in catalog.segments(TP)] == [FINISHED]
+    assert counted("pump_failures") == before + 1
+    assert log.delivered == [(0, 1), (0, 0), (0, 1)]
+
+
+def test_a_record_is_applied_once_and_only_as_the_next() -> None:
+    one = FollowedPartition(0, 1, None)
+    records = [MetadataRecord(0, at, encode_event(event)) for at, event in enumerate(in_state(1, FINISHED))]
+    with pytest.raises(StorageError, match="went from offset 0 to 1"):
+        one.apply(records[1])
+    for record in (*records, records[1]):
+        one.apply(record)
+    assert one.next_offset == 2, "a record that was applied is not applied again"
+
+
+def test_to_wait_for_an_offset_needs_an_assigned_partition_and_ends_in_time() -> None:
+    with WatchedLog(2) as log, open_catalog(log, range(1)) as catalog:
+        with pytest.raises(NotReady, match="applied the offsets below 0"):
+            catalog.wait_for(0, 0, timeout=0)
+        with pytest.raises(NotReady, match="not assigned"):
+            catalog.wait_for(1, 0)
+        with pytest.raises(PartitionOutOfRange):
+            catalog.wait_for(2, 0)
 
 
 # The end.
@@ -355,13 +371,11 @@ def test_a_record_of_before_a_reassignment_is_never_applied_out_of_order() -> No
 
 def test_after_closing_every_call_says_so(tmp_path: Path) -> None:
     with WatchedLog() as log:
-        catalog = SegmentCatalog(log, snapshot_dir=tmp_path)
-        catalog.assign([0])
-        threads = catalog._threads
-        catalog.close()
-        catalog.close()
-        assert len(threads) == 2
-        assert not any(thread.is_alive() for thread in threads)
+        with no_thread_is_left():
+            catalog = SegmentCatalog(log, snapshot_dir=tmp_path)
+            catalog.assign([0])
+            catalog.close()
+            catalog.close()
         for call in (
             lambda: catalog.assign([0]),
             lambda: catalog.add_segment(segment(1)),
@@ -377,7 +391,7 @@ def test_after_closing_every_call_says_so(tmp_path: Path) -> None:
         assert log.publish(0, b"the log is open") == 0
 
 
-def test_whoever_waits_is_told_of_the_closing() -> None:
+def test_closing_ends_a_write_that_waits() -> None:
     with WatchedLog() as log, open_catalog(log) as catalog:
         log.limit = 0
         waiting = Background(lambda: catalog.add_segment(segment(1)))
@@ -401,15 +415,11 @@ def test_a_log_that_is_closed_ends_its_catalog() -> None:
 
 
 def test_a_catalog_that_is_dropped_leaves_no_thread(tmp_path: Path) -> None:
-    with WatchedLog() as log:
+    with WatchedLog() as log, no_thread_is_left():
         catalog = SegmentCatalog(log, snapshot_dir=tmp_path)
         catalog.assign([0])
-        threads = catalog._threads
         del catalog
         gc.collect()
-        for thread in threads:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
 
 def test_a_forked_child_cannot_use_it() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import StorageError
-from penstock.metalog.catalog.catalog import SegmentCatalog
+from penstock.metalog import SegmentCatalog
 from penstock.metalog.catalog.segment import SegmentEvent
 from penstock.metalog.catalog.segment_view import SegmentView
 from penstock.metalog.catalog.snapshots import Snapshot, SnapshotFiles
@@ -28,6 +28,7 @@ from tests.metalog.catalog.events import (
     publish,
     segment,
     update,
+    wait_until_applied,
 )
 from tests.support.processes import Parent, Start
 from tests.support.waiting import NEVER, Bell
@@ -46,11 +47,17 @@ def filled_log(count: int = len(EVENTS)) -> WatchedLog:
     return log
 
 
-def followed(catalog: SegmentCatalog) -> set[bytes]:
-    """All that a catalog knows of partition 0, when it is ready."""
-    one = catalog._followed[0]
-    one.wait_for(catalog._log.high_water_marks()[0] - 1, float("inf"))
-    return one.read(contents)
+def follow(catalog: SegmentCatalog, log: WatchedLog) -> None:
+    """Assign partition 0, and return when everything in the log is applied."""
+    catalog.assign([0])
+    wait_until_applied(catalog, log)
+
+
+def saved(directory: Path) -> set[bytes]:
+    """All that a catalog knew of partition 0 when it was closed."""
+    snapshot = SnapshotFiles(directory).load(0, 1)
+    assert snapshot is not None
+    return contents(SegmentView.of(snapshot.events))
 
 
 def expected(count: int = len(EVENTS)) -> set[bytes]:
@@ -62,29 +69,27 @@ def expected(count: int = len(EVENTS)) -> set[bytes]:
 
 def leave_snapshot(directory: Path, count: int) -> None:
     with filled_log(count) as log, open_catalog(log, directory) as catalog:
-        catalog.assign([0])
-        followed(catalog)
+        follow(catalog, log)
 
 
-@pytest.mark.parametrize("before", range(1, len(EVENTS) + 1))
+@pytest.mark.parametrize("before", [1, 4, len(EVENTS)])
 def test_a_restart_replays_only_what_is_after_the_snapshot(tmp_path: Path, before: int) -> None:
     leave_snapshot(tmp_path, before)
     log = filled_log()
     with open_catalog(log, tmp_path) as catalog:
-        catalog.assign([0])
-        assert followed(catalog) == expected()
+        follow(catalog, log)
+    assert saved(tmp_path) == expected()
     assert log.delivered == [(0, offset) for offset in range(before, len(EVENTS))]
 
 
 def test_a_partition_that_is_assigned_again_goes_on_at_its_snapshot(tmp_path: Path) -> None:
     log = filled_log(4)
     with open_catalog(log, tmp_path) as catalog:
-        catalog.assign([0])
-        followed(catalog)
+        follow(catalog, log)
         catalog.assign([])
         publish(log, *EVENTS[4:])
-        catalog.assign([0])
-        assert followed(catalog) == expected()
+        follow(catalog, log)
+    assert saved(tmp_path) == expected()
     # A fetch that was under way for the earlier assignment may have been in vain; nothing below was asked for again.
     assert [log.delivered.count((0, offset)) for offset in range(4)] == [1] * 4
 
@@ -155,8 +160,8 @@ def test_after_a_snapshot_that_cannot_be_used_everything_is_replayed(
     set_aside = counted("snapshots_set_aside")
     log = filled_log()
     with open_catalog(log, tmp_path) as catalog:
-        catalog.assign([0])
-        assert followed(catalog) == expected()
+        follow(catalog, log)
+    assert saved(tmp_path) == expected()
     assert len(log.delivered) == len(EVENTS)
     assert counted("snapshots_set_aside") == set_aside + 1
     assert [one.name for one in tmp_path.glob("*set-aside*")] == ["0.snapshot.set-aside-1"]
@@ -180,8 +185,8 @@ def test_a_snapshot_beyond_the_end_of_the_log_is_set_aside(tmp_path: Path) -> No
     leave_snapshot(tmp_path, 5)
     log = filled_log(4)
     with open_catalog(log, tmp_path) as catalog:
-        catalog.assign([0])
-        assert followed(catalog) == expected(4)
+        follow(catalog, log)
+    assert saved(tmp_path) == expected(4)
     assert len(log.delivered) == 4
     assert (tmp_path / "0.snapshot.set-aside-1").exists()
 
@@ -193,8 +198,8 @@ def test_a_snapshot_beyond_the_end_is_found_out_when_the_marks_are_there(tmp_pat
     with open_catalog(log, tmp_path) as catalog:
         catalog.assign([0])
         log.marks_fail = False
-        catalog.assign([0])
-        assert followed(catalog) == expected(4)
+        follow(catalog, log)
+    assert saved(tmp_path) == expected(4)
     assert (tmp_path / "0.snapshot.set-aside-1").exists()
 
 
@@ -245,8 +250,8 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 
 
 def test_many_events_are_written_in_pieces(tmp_path: Path) -> None:
-    events = [segment(number, number, number) for number in range(12_000)]
-    assert SnapshotFiles(tmp_path).save(Snapshot(0, 1, 12_000, iter(events)))
+    events = [segment(number, number, number) for number in range(40)]
+    assert SnapshotFiles(tmp_path, bytes_per_write=1000).save(Snapshot(0, 1, 40, iter(events)))
     loaded = SnapshotFiles(tmp_path).load(0, 1)
     assert loaded is not None
     assert list(loaded.events) == events
@@ -264,12 +269,10 @@ def write_until(parent: Parent, directory: Path, stop_at: str) -> None:
 
     log = filled_log(3)
     with SegmentCatalog(log, snapshot_dir=directory, snapshot_interval=NEVER, step=step) as catalog:
-        catalog.assign([0])
-        followed(catalog)
+        follow(catalog, log)
         catalog.assign([])
         publish(log, *EVENTS[3:5])
-        catalog.assign([0])
-        followed(catalog)
+        follow(catalog, log)
         catalog.assign([])
 
 
@@ -281,8 +284,8 @@ def test_a_kill_at_any_step_leaves_a_whole_snapshot(tmp_path: Path, start: Start
     log = filled_log()
     with open_catalog(log, tmp_path) as catalog:
         assert not list(tmp_path.glob("*.tmp"))
-        catalog.assign([0])
-        assert followed(catalog) == expected()
+        follow(catalog, log)
+    assert saved(tmp_path) == expected()
     first = 5 if step in ("renamed", "directory synced") else 3
     assert log.delivered == [(0, offset) for offset in range(first, len(EVENTS))]
     assert not list(tmp_path.glob("*set-aside*"))

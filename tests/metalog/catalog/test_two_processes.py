@@ -7,14 +7,18 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock.errors import InvalidTransition
-from penstock.metalog.catalog.catalog import SegmentCatalog
-from penstock.metalog.catalog.segment import SegmentMetadata, SegmentState, TopicIdPartition
+from penstock.metalog import (
+    ObjectMetadataLog,
+    PartitionStart,
+    SegmentCatalog,
+    SegmentMetadata,
+    SegmentState,
+    TopicIdPartition,
+    decode_event,
+)
 from penstock.metalog.catalog.segment_view import SegmentView
-from penstock.metalog.catalog.wire import decode_event
-from penstock.metalog.log import PartitionStart
-from penstock.metalog.object.log import ObjectMetadataLog
 from tests.metalog.catalog.events import DELETING, FINISHED, segment, update
-from tests.support.processes import Parent, Start, let_go
+from tests.support.processes import PATIENCE, Parent, Start, let_go
 
 TPS = [TopicIdPartition(UUID(int=topic), "t", topic) for topic in range(3)]
 SEGMENTS = [(tp, number) for tp in TPS for number in range(12)]
@@ -42,7 +46,7 @@ def race(parent: Parent, where: Path, state: SegmentState, seed: int) -> tuple[s
                 pass
         parent.tell("done")
         for partition, mark in enumerate(parent.wait()):
-            catalog._followed[partition].wait_for(mark - 1, float("inf"))
+            catalog.wait_for(partition, mark - 1, PATIENCE)
         return done, [catalog.segments(tp) for tp in TPS]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import Closed, InvalidInput, NotFound, PartitionOutOfRange, StorageError
+from penstock.metalog import PartitionStart
 from penstock.metalog.kafka.log import KafkaMetadataLog
-from penstock.metalog.log import PartitionStart
 from penstock.metalog.subscription import Subscription
 from tests.support.kafka_broker import Broker
 from tests.support.processes import PATIENCE, Parent, Start

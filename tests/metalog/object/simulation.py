@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import pytest
-
 from penstock.core.at_exit import forget
 from penstock.errors import OutcomeUnknown, StorageError
-from penstock.metalog import MetadataRecord, ObjectMetadataLog, PartitionStart, Subscription
+from penstock.metalog import MetadataRecord, ObjectLogSettings, ObjectMetadataLog, PartitionStart, Subscription
+from penstock.metalog.object.chain import Chain
 from penstock.metalog.object.format import decode
-from penstock.metalog.object.writer import _Waiting
+from penstock.metalog.object.recent_objects import RecentObjects
+from penstock.metalog.object.roll_ups import RollUps
+from penstock.metalog.object.writer import PartitionWriter
 from penstock.storage import MemoryStore
 from penstock.testing import Fault, FaultyStore
 from tests.metalog.object.stores import Clock, WatchedStore, objects_of, read_all
@@ -38,6 +39,7 @@ class Process:
     faulty: FaultyStore
     store: WatchedStore
     log: ObjectMetadataLog
+    writer: PartitionWriter
     records: Subscription
     seen: list[MetadataRecord] = field(default_factory=list)
     calls_left: int | None = None
@@ -52,15 +54,9 @@ class Outcome:
     events: Counter[str]
 
 
-def shorten(patch: pytest.MonkeyPatch) -> None:
-    """A hint, a roll-up and a look for one come every few objects."""
-    for module in ("chain", "partition_writer", "object_feed"):
-        patch.setattr(f"penstock.metalog.{module}.HINT_EVERY", 4)
-    for module in ("chain", "roll_ups"):
-        patch.setattr(f"penstock.metalog.{module}.ROLL_UP_EVERY", 5)
-    patch.setattr("penstock.metalog.object.feed._LOOK_FOR_ROLL_UPS_AFTER", 2)
-    # They are made here, in a step, and by no thread.
-    patch.setattr("penstock.metalog.object.roll_ups.RollUps.wrote", lambda self, chain, one: None)
+# A hint and a look for roll-ups come every few objects. Roll-ups are written in a step, and by no thread of a log.
+LOG_SETTINGS = ObjectLogSettings(hint_every=4, look_for_roll_ups_after=2, roll_up_every=10**6, long_chain=10**7)
+ROLL_UP_SETTINGS = ObjectLogSettings(hint_every=4, roll_up_every=5)
 
 
 class World:
@@ -96,29 +92,42 @@ class World:
             complaints += self._wrong_for_a_new_reader(there)
         return Outcome(complaints, met, self.events)
 
+    def clear(self) -> None:
+        self._below.delete([meta.path for meta in self._below.list_objects()])
+
     def _new_process(self) -> Process:
         faulty = FaultyStore(
             self._below,
             self._random.getrandbits(32),
             rates=self._rates,
-            third_party=lambda store, path: self._somebody_else(),
+            third_party=lambda store, path: self._another_process(),
             sleep=lambda seconds: None,
             max_late=self._random.choice((2, 5, 20)),
         )
         store = WatchedStore(faulty)
         with faulty.quiet():
+            give_up_after = self._random.choice((0.0, 1.5, 4.0, 20.0))
             log = ObjectMetadataLog(
-                store,
-                give_up_after=self._random.choice((0.0, 1.5, 4.0, 20.0)),
-                clock=self._clock,
-                sleep=lambda seconds: self._pause(),
+                store, give_up_after=give_up_after, settings=LOG_SETTINGS, clock=self._clock, sleep=self._pause
             )
-            process = Process(faulty, store, log, log.subscribe([PartitionStart(0, self._random.choice((0, 0, 3)))]))
+            writer = PartitionWriter(
+                self._chain(store, LOG_SETTINGS),
+                store.url,
+                lambda written: None,
+                give_up_after=give_up_after,
+                clock=self._clock,
+                sleep=self._pause,
+            )
+            records = log.subscribe([PartitionStart(0, self._random.choice((0, 0, 3)))])
+            process = Process(faulty, store, log, writer, records)
             forget(log)  # one that dies is not closed at the end
         store.before = store.after = lambda operation, path: self._may_die(process)
         if self._random.random() < 0.5:
             process.calls_left = self._random.randrange(60)
         return process
+
+    def _chain(self, store: WatchedStore, settings: ObjectLogSettings) -> Chain:
+        return Chain(store, 0, RecentObjects(), settings)
 
     def _may_die(self, process: Process) -> None:
         if process.calls_left is not None and process in self._busy:
@@ -126,12 +135,12 @@ class World:
             if process.calls_left < 0:
                 raise Died
 
-    def _pause(self) -> None:
+    def _pause(self, _seconds: float) -> None:
         self._clock.now += 1.0
         if self._random.random() < 0.3:
-            self._somebody_else()
+            self._another_process()
 
-    def _somebody_else(self) -> None:
+    def _another_process(self) -> None:
         if len(self._busy) < DEEPEST:
             self._step()
 
@@ -149,7 +158,7 @@ class World:
             elif dice < 0.85:
                 self._read(process)
             elif dice < 0.92:
-                process.log._roll_ups.roll_up(process.log._chains[0])
+                RollUps().roll_up(self._chain(process.store, ROLL_UP_SETTINGS))
             elif dice < 0.96:
                 process.log.high_water_marks()
             else:
@@ -177,33 +186,19 @@ class World:
         return b"%d" % self._numbers
 
     def _publish(self, process: Process) -> None:
-        """Publish, and perhaps others of the process with it, who came while there was something under way."""
-        writer = process.log._writers[0]
-        others = [_Waiting(self._payload()) for _ in range(self._random.choice((0, 0, 0, 1, 3)))]
-        writer._line.extend(others)
-        payload = self._payload()
+        """Publish one payload, or several in one object, as calls that share it do."""
+        payloads = [self._payload() for _ in range(self._random.choice((1, 1, 1, 2, 4)))]
         try:
-            self.acknowledged.append((payload, process.log.publish(0, payload)))
+            first = process.log.publish(0, payloads[0]) if len(payloads) == 1 else process.writer.append(payloads)
+            self.acknowledged += [(payload, offset) for offset, payload in enumerate(payloads, first)]
         except OutcomeUnknown:
             self.events["a publish gave up"] += 1
-            self.unknown[payload] += 1
+            self.unknown.update(payloads)
         except StorageError:
-            self.refused[payload] += 1
+            self.refused.update(payloads)
         except Died:
-            self.unknown[payload] += 1
+            self.unknown.update(payloads)
             raise
-        finally:
-            for other in others:
-                if not other.is_over:
-                    # It stands in line still: it dies with its process, and nobody has sent it.
-                    self.refused[other.payload] += 1
-                    self.events["somebody is left in line"] += 1
-                elif other.error is None:
-                    self.acknowledged.append((other.payload, other.offset))
-                elif isinstance(other.error, OutcomeUnknown):
-                    self.unknown[other.payload] += 1
-                else:
-                    self.refused[other.payload] += 1
 
     def _read(self, process: Process) -> None:
         for _ in range(self._random.choice((1, 5, 20))):
@@ -223,7 +218,7 @@ class World:
         self.events["objects"] += len(names)
         offsets = [offset for _, offset in self.acknowledged]
         if len(offsets) != len(set(offsets)):
-            yield f"two were told the same offset: {sorted(offsets)}"
+            yield f"two publishes got the same offset: {sorted(offsets)}"
         for payload, offset in self.acknowledged:
             if offset >= len(there) or there[offset] != payload:
                 yield f"lost: {payload!r} was acknowledged at {offset}, and is not there"
@@ -250,5 +245,8 @@ class World:
 
 
 def run(seed: int, name: str) -> Outcome:
-    """Run a seed."""
-    return World(seed, name).run()
+    """Run a seed, and leave nothing in memory."""
+    world = World(seed, name)
+    outcome = world.run()
+    world.clear()
+    return outcome

@@ -1,4 +1,4 @@
-"""Stores that count, hold up and fail what they are asked for; and a clock that nobody waits for."""
+"""Stores that count, delay and fail requests, and a clock that moves only when it is told to."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from penstock.metalog import MetadataRecord, ObjectMetadataLog, PartitionStart
+from penstock.metalog.change_signal import ChangeSignal
 from penstock.metalog.object.format import encode
-from penstock.metalog.signal import Signal
 from penstock.storage import ObjectStore
 from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta
 
@@ -66,7 +66,7 @@ class WatchedStore:
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """A clock that `sleep` moves on."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -78,7 +78,7 @@ class Clock:
         self.now += seconds
 
 
-class TimedSignal(Signal):
+class TimedSignal(ChangeSignal):
     """A signal whose waits take no time, but let the clock go on; it knows how long each was."""
 
     def __init__(self, clock: Clock) -> None:
@@ -94,7 +94,7 @@ class TimedSignal(Signal):
 
 
 def plant(store: ObjectStore, partition: int, count: int, *, start: int = 0, number: int = 0) -> None:
-    """Write objects of one record each, as somebody else would have."""
+    """Write objects of one record each, as another process would have."""
     for at in range(count):
         data = encode(start + at, number + at, b"%016d" % (start + at), [b"%d" % (start + at)])
         store.put_if_absent(f"{partition}/{start + at:020d}", data)

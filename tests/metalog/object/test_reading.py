@@ -1,14 +1,18 @@
-"""Reading: from name to name, nothing of what is before the start, and less often while there is nothing."""
+"""Reading: object by object, nothing that is before the start, and less often while there is nothing new."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import StorageError
-from penstock.metalog import ObjectMetadataLog, PartitionStart
+from penstock.metalog import ObjectLogSettings, ObjectMetadataLog, PartitionStart
+from penstock.metalog.object.chain import Chain
+from penstock.metalog.object.feed import ObjectFeed
 from penstock.metalog.object.format import encode
+from penstock.metalog.object.recent_objects import RecentObjects
 from penstock.metalog.subscription import Wanted
 from penstock.storage import MemoryStore
 from tests.metalog.object.stores import Clock, TimedSignal, WatchedStore, plant, read_all
@@ -82,17 +86,14 @@ def test_a_start_beyond_the_end_of_an_empty_log_waits_for_it(fresh_name: str) ->
         assert [next(records).payload for _ in range(2)] == [b"2", b"3"]
 
 
-def test_a_start_in_a_long_log_walks_from_a_roll_up_or_the_hint(
-    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.metalog.object.chain._LONG_CHAIN", 1000)
+def test_a_start_in_a_long_log_walks_from_a_roll_up_or_the_hint(store: WatchedStore) -> None:
     roll_up = b"".join(store.get(f"0/{name:020d}").data for name in (0, 10))
     store.put(f"0/rollups/{0:020d}-20", roll_up)
     store.put(f"0/rollups/{0:020d}-33", b"a name whose end is inside an object")
     store.put("0/hint", b"%020d" % 30)
 
     for start, first in ((27, 20), (45, 30), (35, 30), (5, 20)):
-        log = ObjectMetadataLog(store)
+        log = ObjectMetadataLog(store, settings=ObjectLogSettings(long_chain=1000))
         store.asked.clear()
         assert read_all(log, start=start, end=50) == [b"%d" % at for at in range(start, 50)]
         assert "0" not in [path for operation, path in store.asked if operation == "list_objects"]
@@ -127,7 +128,7 @@ def fails_for(store: WatchedStore, calls: int) -> None:
     store.before = fail
 
 
-def test_a_short_failure_of_the_store_is_no_business_of_a_reader(store: WatchedStore) -> None:
+def test_a_short_failure_of_the_store_is_retried(store: WatchedStore) -> None:
     fails_for(store, 4)
     log = ObjectMetadataLog(store)
     fails_for(store, 4)
@@ -153,16 +154,15 @@ def test_a_log_cannot_be_opened_while_the_store_does_not_answer(store: WatchedSt
 def test_idle_polling_backs_off_to_a_second(fresh_name: str) -> None:
     store = WatchedStore(MemoryStore(fresh_name))
     clock = Clock()
-    log = ObjectMetadataLog(store, 1, clock=clock)
-    signal = log._signal = TimedSignal(clock)
-    with log.subscribe([PartitionStart(0)]) as records:
-        feed = records._feed
-        store.asked.clear()
+    signal = TimedSignal(clock)
+    chain = Chain(store, 0, RecentObjects())
+    with ThreadPoolExecutor() as threads:
+        feed = ObjectFeed([chain], signal, lambda: None, lambda: threads, 0.05, clock)
         assert not feed.fetch([Wanted(0, 0, 1)], 10.0)
 
         assert [round(wait, 2) for wait in signal.waits[:7]] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
         assert len(store.gets()) == len(signal.waits) <= 15
-        # A record brings the reader back to where it was.
+        # After a record the waits begin with the shortest again.
         plant(store.below, 0, 1)
         signal.waits.clear()
         assert [record.offset for record in feed.fetch([Wanted(0, 0, 1)], 10.0)] == [0]
@@ -172,7 +172,7 @@ def test_idle_polling_backs_off_to_a_second(fresh_name: str) -> None:
         assert [round(wait, 2) for wait in signal.waits] == [0.05, 0.1, 0.15]
 
 
-def test_polls_without_patience_do_not_ask_more_often(fresh_name: str) -> None:
+def test_polls_that_do_not_wait_ask_the_store_no_more_often(fresh_name: str) -> None:
     store = WatchedStore(MemoryStore(fresh_name))
     clock = Clock()
     log = ObjectMetadataLog(store, 1, clock=clock)

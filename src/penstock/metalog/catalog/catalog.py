@@ -1,4 +1,4 @@
-"""`SegmentCatalog`: the segments that a metadata log tells of, kept up to date, with what is written read at once.
+"""`SegmentCatalog`: the log segments that the events of a metadata log describe; a write is visible when it returns.
 
 `docs/design/catalog.md` has the invariants, and what a kill leaves behind at each step.
 """
@@ -10,11 +10,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from penstock import metrics
-from penstock.core import check_seconds, close_at_exit, current, forget, get_logger
+from penstock.core import Backoff, Closing, check_seconds, close_at_exit, forget, get_logger
 from penstock.errors import Closed, InvalidInput, NotReady, PenstockError
 from penstock.metalog.catalog.followed_partition import FollowedPartition, RecordsMissing
 from penstock.metalog.catalog.placing import metadata_partition_for
@@ -29,25 +28,27 @@ from penstock.metalog.catalog.segment import (
 from penstock.metalog.catalog.segment_view import SegmentView, partition_of
 from penstock.metalog.catalog.snapshots import SnapshotFiles
 from penstock.metalog.catalog.wire import encode_event
-from penstock.metalog.log import MetadataLog, MetadataRecord, PartitionStart, check_partition
+from penstock.metalog.log import MetadataLog
+from penstock.metalog.records import MetadataRecord, PartitionStart, check_partition
 from penstock.metalog.subscription import Subscription
 
-_BEAT = 0.5  # seconds after which a waiting thread looks whether its catalog is still there
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # after a failure to read the log
+_LONGEST_POLL_SECONDS = 0.5  # after which a waiting thread looks whether its catalog still exists
+_LONGEST_RETRY_SECONDS = 5.0
 
 _log = get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
 
-class SegmentCatalog:
-    """The segments that a metadata log tells of. Any number of threads may use one, and any number may follow a log.
+class SegmentCatalog(Closing):
+    """The log segments that a metadata log describes. Any number of threads may use one, and catalogs may share a log.
 
-    It follows no metadata partition until `assign` says which. `snapshot_dir` is a directory of its own, where it
-    leaves what it knows, so that the next one need not read the whole log; None for none. The log stays its
-    caller's: `close()` leaves it open.
+    It follows the metadata partitions that `assign` names, at first none. `snapshot_dir` is a directory of its own for
+    snapshots, with which the next catalog need not read the whole log; None writes none. The log belongs to the
+    caller: `close()` leaves it open. Where the log cannot be read it tries again, within `first_retry_after` seconds
+    at first, and within 5 in the end.
 
-    Reads raise `NotReady` while a partition is catching up, and answer nothing for one that is not assigned.
-    Every call raises `Closed` after `close()`, and when the log is found closed.
+    Reads raise `NotReady` while a partition is catching up, and return nothing for one that is not assigned.
+    Every call raises `Closed` after `close()`, and after the log was closed.
 
     >>> from penstock.metalog import InProcessMetadataLog
     >>> from uuid import UUID
@@ -57,32 +58,40 @@ class SegmentCatalog:
     []
     """
 
+    _instead_in_child = "make a catalog in the child"
+
     def __init__(
         self,
         log: MetadataLog,
         *,
         snapshot_dir: str | os.PathLike[str] | None,
         snapshot_interval: float = 30,
+        first_retry_after: float = 0.05,
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
+        super().__init__()
         check_seconds("snapshot_interval", snapshot_interval)
+        check_seconds("first_retry_after", first_retry_after)
         if snapshot_dir is not None and not isinstance(snapshot_dir, str | os.PathLike):
             raise InvalidInput(f"snapshot_dir must be a path or None, not {snapshot_dir!r}")
         self._log = log
         self._count = log.partition_count
         self._files = None if snapshot_dir is None else SnapshotFiles(snapshot_dir, step=step)
         self._followed: dict[int, FollowedPartition] = {}
-        self._assigning = threading.RLock()  # one assign at a time, while it asks the log too
-        self._steering = threading.RLock()  # whoever changes which partitions are followed, or writes their files
+        self._assigning = threading.RLock()  # one assign at a time, also while it asks the log
+        self._changing = threading.RLock()  # held to change which partitions are followed, or to write their files
         self._closing = threading.RLock()
         self._stop = threading.Event()
         self._why_ended: str | None = None
-        self._home = current.number
         self._subscription = log.subscribe([])
+        backoff = Backoff(first_retry_after, _LONGEST_RETRY_SECONDS)
         me = weakref.ref(self)
         self._threads = [
             threading.Thread(
-                target=_pump, args=(me, self._subscription, self._stop), name="penstock-catalog-pump", daemon=True
+                target=_apply_records,
+                args=(me, self._subscription, self._stop, backoff),
+                name="penstock-catalog-apply",
+                daemon=True,
             )
         ]
         if self._files is not None:
@@ -101,33 +110,25 @@ class SegmentCatalog:
     def __repr__(self) -> str:
         return f"SegmentCatalog(metadata partitions {self.assigned()} of {self._log!r})"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def assigned(self) -> list[int]:
         """The metadata partitions that are followed, sorted."""
         return sorted(self._followed)
 
     def assign(self, metadata_partitions: Iterable[int]) -> None:
-        """Follow exactly these metadata partitions: new ones from their snapshots on, and no others any more.
+        """Follow these metadata partitions and no others: new ones from their snapshots on.
 
-        Those whose high-water mark could not be fetched are followed too, and stay `NotReady` until a later `assign`,
-        also of the same ones, has it. Raises `PartitionOutOfRange`, and changes nothing then.
+        Where the high-water marks cannot be fetched, new ones are followed too, and stay `NotReady` until another
+        `assign`, be it of the same ones, fetches them. Raises `PartitionOutOfRange`, and changes nothing then.
         """
         if not isinstance(metadata_partitions, Iterable):
-            raise InvalidInput(f"metadata_partitions must be some numbers of partitions, not {metadata_partitions!r}")
+            raise InvalidInput(f"metadata_partitions must be numbers of partitions, not {metadata_partitions!r}")
         wanted = list(dict.fromkeys(metadata_partitions))
         for partition in wanted:
             check_partition(partition, self._count)
         self._check_usable()
         with self._assigning:
             marks = self._marks()
-            with self._steering:
+            with self._changing:
                 self._check_usable()
                 for partition in self._followed.keys() - set(wanted):
                     self._leave(partition)
@@ -135,11 +136,11 @@ class SegmentCatalog:
                     self._follow(partition, None if marks is None else marks[partition])
 
     def add_segment(self, metadata: SegmentMetadata, timeout: float = 30) -> None:
-        """Tell of a segment whose copy begins, and return when this catalog shows it.
+        """Publish that the copy of a segment begins, and return when this catalog shows it.
 
-        Within `timeout` seconds, or it raises `NotReady`: then it says whether the event is in the log. To try again
-        is safe. Raises `InvalidInput` for another state than `COPY_SEGMENT_STARTED`, `InvalidTransition` for an
-        id that was used, and what the log's `publish` raises.
+        After `timeout` seconds it raises `NotReady`, with whether the event is in the log. To try again is safe. Raises
+        `InvalidInput` for another state than `COPY_SEGMENT_STARTED`, `InvalidTransition` for an id that was used, and
+        what the log's `publish` raises.
         """
         _check_kind("metadata", metadata, SegmentMetadata)
         if metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
@@ -147,14 +148,24 @@ class SegmentCatalog:
         self._write(metadata, timeout)
 
     def update_segment(self, update: SegmentUpdate, timeout: float = 30) -> None:
-        """Tell what a segment has become, and return when this catalog shows it; otherwise as `add_segment`."""
+        """Publish a segment's new state, and return when this catalog shows it; otherwise as `add_segment`."""
         _check_kind("update", update, SegmentUpdate)
         self._write(update, timeout)
 
     def delete_partition(self, delete: PartitionDelete, timeout: float = 30) -> None:
-        """Tell how far the deletion of a partition is, and return when this catalog knows; else as `add_segment`."""
+        """Publish how far the deletion of a partition is, and return when this catalog has it; as `add_segment`."""
         _check_kind("delete", delete, PartitionDelete)
         self._write(delete, timeout)
+
+    def wait_for(self, metadata_partition: int, offset: int, timeout: float = 30) -> None:
+        """Return when the event at an offset of the log is applied: one that another process published, say.
+
+        Raises `NotReady` after `timeout` seconds, and for a partition that is not assigned; `PartitionOutOfRange`.
+        """
+        check_seconds("timeout", timeout, zero=True)
+        check_partition(metadata_partition, self._count)
+        self._check_usable()
+        self._assigned_partition(metadata_partition).wait_for(offset, time.monotonic() + timeout)
 
     def segment_for(self, tp: TopicIdPartition, leader_epoch: int, offset: int) -> SegmentMetadata | None:
         """The `COPY_SEGMENT_FINISHED` segment that has an offset of a leader epoch, or None."""
@@ -173,29 +184,32 @@ class SegmentCatalog:
         return self._read(tp, lambda view: view.highest_offset(tp, epoch), None)
 
     def close(self) -> None:
-        """Write the snapshots and end. Whoever waits is told so; the log stays open. Closing twice is fine."""
-        if self._home != current.number:
+        """Write the snapshots and close. Calls that wait raise `Closed`; the log stays open.
+
+        In a forked child it does nothing.
+        """
+        if self._is_in_child:
             return
         with self._closing:
-            self._end(f"{type(self).__name__} is closed")
+            self._end(f"{self!r} is closed")
             self._stop.set()
             self._subscription.close()
             for thread in self._threads:
                 if thread is not threading.current_thread():
                     thread.join()
-            with self._steering:
+            with self._changing:
                 self._save_changed()
                 self._followed = {}
             forget(self)
 
-    # Which partitions are followed. All of this under `_steering`.
+    # Which partitions are followed. All of this under `_changing`.
 
     def _marks(self) -> list[int] | None:
         try:
             return self._log.high_water_marks()
         except Closed:
             raise
-        except Exception as error:  # noqa: BLE001  whatever a log raises: they are not known, and nothing is ready
+        except Exception as error:  # noqa: BLE001  any error of a log: they are not known, and nothing is ready
             _log.warning("the high-water marks cannot be fetched; what is assigned now is not ready: %s", error)
             return None
 
@@ -209,7 +223,8 @@ class SegmentCatalog:
                 followed = self._replayed(followed, mark)
             followed.set_mark(mark)
         self._followed[partition] = followed
-        self._subscription.add(PartitionStart(partition, followed.next_offset))  # nothing, if it is there already
+        # Does nothing if the partition is assigned already.
+        self._subscription.add(PartitionStart(partition, followed.next_offset))
 
     def _replayed(self, followed: FollowedPartition, mark: int) -> FollowedPartition:
         """The same partition from 0 on: its snapshot is of another log, or the log has lost its end."""
@@ -247,7 +262,7 @@ class SegmentCatalog:
             except NotReady:
                 if partition in self._followed:
                     raise
-        self._check_usable()  # again: `close` forgets the partitions, and then nothing is not the answer
+        self._check_usable()  # again: `close` drops the partitions, and then the answer is not `unassigned`
         return unassigned
 
     def _write(self, event: SegmentEvent, timeout: float) -> None:
@@ -255,10 +270,7 @@ class SegmentCatalog:
         self._check_usable()
         until = time.monotonic() + timeout
         partition = metadata_partition_for(partition_of(event), self._count)
-        followed = self._followed.get(partition)
-        if followed is None:
-            self._check_usable()
-            raise NotReady(f"metadata partition {partition} is not assigned")
+        followed = self._assigned_partition(partition)
         if not followed.changes(event, until):
             return
         with followed.listening() as refusals:
@@ -266,40 +278,46 @@ class SegmentCatalog:
             try:
                 followed.wait_for(offset, until)
             except PenstockError as error:
-                said = f"the event is in the log, at offset {offset}, and was not seen to be applied: {error}"
-                raise type(error)(said) from error
+                published = f"the event is in the log, at offset {offset}, and was not seen to be applied"
+                raise type(error)(f"{published}: {error}") from error
             if offset in refusals:
                 raise refusals[offset]
 
-    # What the threads do.
+    def _assigned_partition(self, partition: int) -> FollowedPartition:
+        followed = self._followed.get(partition)
+        if followed is None:
+            self._check_usable()
+            raise NotReady(f"metadata partition {partition} is not assigned")
+        return followed
 
-    def _take(self, record: MetadataRecord) -> None:
+    # What the threads call.
+
+    def _apply(self, record: MetadataRecord) -> None:
         followed = self._followed.get(record.partition)
         if followed is None:
             return
         try:
             followed.apply(record)
         except RecordsMissing:
-            with self._steering:
+            with self._changing:
                 if self._followed.get(record.partition) is followed and not self._stop.is_set():
                     self._subscription.remove(record.partition)
                     self._subscription.add(PartitionStart(record.partition, followed.next_offset))
             raise
 
     def _save_now(self) -> None:
-        with self._steering:
+        with self._changing:
             if not self._stop.is_set():
                 self._save_changed()
 
     def _end(self, why: str) -> None:
-        with self._steering:
+        with self._changing:
             self._why_ended = self._why_ended or why
             for followed in self._followed.values():
                 followed.end(Closed(why))
 
     def _check_usable(self) -> None:
-        if self._home != current.number:
-            raise InvalidInput(f"a catalog of process {self._home} cannot be used in its forked child {current.number}")
+        self._check_process()
         if self._why_ended is not None:
             raise Closed(self._why_ended)
 
@@ -309,45 +327,46 @@ def _check_kind(field: str, value: object, kind: type) -> None:
         raise InvalidInput(f"{field} must be a {kind.__name__}, not {value!r}")
 
 
-def _pump(me: weakref.ref[SegmentCatalog], subscription: Subscription, stop: threading.Event) -> None:
-    """Take records and have them applied, until the catalog or the log is closed, or the catalog is gone."""
-    pause = _FIRST_PAUSE
+def _apply_records(
+    me: weakref.ref[SegmentCatalog], subscription: Subscription, stop: threading.Event, backoff: Backoff
+) -> None:
+    """Apply records as they come, until the catalog or the log is closed, or the catalog is garbage."""
     while not stop.is_set():
         try:
-            record = subscription.poll(_BEAT)
-            catalog = me()  # held for one record: a catalog that nobody holds can go
+            record = subscription.poll(_LONGEST_POLL_SECONDS)
+            catalog = me()  # held for one record: a catalog without other references can be freed
             if catalog is None:
                 break
             if record is not None:
-                catalog._take(record)
-            pause = _FIRST_PAUSE
+                catalog._apply(record)
+            backoff.reset()
         except Closed as error:
             catalog = me()
             if catalog is not None and not stop.is_set():
                 _log.error("the metadata log is closed, and its catalog with it: %s", error)
                 catalog._end(f"the metadata log is closed: {error}")
             break
-        except Exception:  # noqa: BLE001  whatever it is, the pump goes on
+        except Exception:  # noqa: BLE001  after any error it goes on
             metrics.catalog_pump_failures.inc()
-            _log.exception("reading the metadata log failed, and is tried again in %s s", pause)
-            stop.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            seconds = backoff.seconds()
+            _log.exception("reading the metadata log failed, and is tried again in %.2f s", seconds)
+            stop.wait(seconds)
         finally:
             catalog = None
     subscription.close()
 
 
 def _write_snapshots(me: weakref.ref[SegmentCatalog], stop: threading.Event, interval: float) -> None:
-    """Write what has changed every interval, until the catalog is closed or gone."""
+    """Write what has changed every interval, until the catalog is closed or garbage."""
     due = time.monotonic() + interval
-    while not stop.wait(min(max(due - time.monotonic(), 0.001), _BEAT)):
+    while not stop.wait(min(max(due - time.monotonic(), 0.001), _LONGEST_POLL_SECONDS)):
         catalog = me()
         if catalog is None:
             return
         if time.monotonic() >= due:
             try:
                 catalog._save_now()
-            except Exception:  # noqa: BLE001  the catalog is as good without
+            except Exception:  # noqa: BLE001  the catalog works without snapshots
                 metrics.catalog_snapshots_failed.inc()
                 _log.exception("writing snapshots failed, and is tried again in %s s", interval)
             due = time.monotonic() + interval

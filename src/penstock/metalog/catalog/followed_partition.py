@@ -16,7 +16,7 @@ from penstock.metalog.catalog.segment import SegmentEvent
 from penstock.metalog.catalog.segment_view import SegmentView, partition_of
 from penstock.metalog.catalog.snapshots import Snapshot
 from penstock.metalog.catalog.wire import decode_event
-from penstock.metalog.log import MetadataRecord
+from penstock.metalog.records import MetadataRecord
 
 _log = get_logger(__name__)
 

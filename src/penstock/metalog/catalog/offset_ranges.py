@@ -8,7 +8,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple
 
-_MOST = 512  # ranges in a block: a block is moved, and looked through, as a whole
+_MAX_RANGES_PER_BLOCK = 512  # a block is moved, and searched, as a whole
 
 
 class OffsetRange(NamedTuple):
@@ -25,8 +25,8 @@ _END = itemgetter(1)
 class OffsetRanges:
     """Ranges in the order of their starts, then their ends, then their segments.
 
-    They lie in blocks that know the furthest end in them: adding one moves a block at most, and a search
-    steps over a block that ends too early without looking into it.
+    They lie in blocks of at most `max_block`, each with the furthest end in it: an insertion moves at most one block,
+    and a search skips a block that ends too early.
 
     >>> ranges = OffsetRanges()
     >>> ranges.add(OffsetRange(0, 99, 1)), ranges.add(OffsetRange(10, 19, 2))
@@ -35,7 +35,8 @@ class OffsetRanges:
     (2, 1, None)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_block: int = _MAX_RANGES_PER_BLOCK) -> None:
+        self._max_block = max_block
         self._blocks: list[list[OffsetRange]] = []
         self._firsts: list[OffsetRange] = []
         self._furthest: list[int] = []
@@ -53,10 +54,11 @@ class OffsetRanges:
         insort(block, one)
         self._firsts[at] = block[0]
         self._furthest[at] = max(self._furthest[at], one.end)
-        if len(block) > _MOST:
+        if len(block) > self._max_block:
+            half = self._max_block // 2
             self._delete(at)
-            self._insert(at, block[_MOST // 2 :])
-            self._insert(at, block[: _MOST // 2])
+            self._insert(at, block[half:])
+            self._insert(at, block[:half])
 
     def remove(self, one: OffsetRange) -> None:
         """Remove a range that is there."""

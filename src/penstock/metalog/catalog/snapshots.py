@@ -26,7 +26,7 @@ _HEAD = struct.Struct(">8sHIIQQ")  # magic, version, partition, partitions, next
 _LENGTH = struct.Struct(">I")
 _DIGEST = 16
 _TEMPORARY = ".tmp"
-_AT_ONCE = 1 << 20  # bytes that are gathered before they are written
+_BYTES_PER_WRITE = 1 << 20
 
 _log = get_logger(__name__)
 
@@ -44,8 +44,15 @@ class Snapshot:
 class SnapshotFiles:
     """The snapshots in a directory. One thread uses it at a time."""
 
-    def __init__(self, directory: str | os.PathLike[str], *, step: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        bytes_per_write: int = _BYTES_PER_WRITE,
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._directory = os.path.abspath(os.fspath(directory))
+        self._bytes_per_write = bytes_per_write
         self._step = step
         try:
             os.makedirs(self._directory, exist_ok=True)
@@ -57,7 +64,7 @@ class SnapshotFiles:
                 self._remove(os.path.join(self._directory, name))
 
     def load(self, partition: int, partition_count: int) -> Snapshot | None:
-        """The snapshot of a partition; None if there is none, or none that can be used: that one is set aside."""
+        """The snapshot of a partition; None if there is none. One that cannot be used is set aside."""
         path = self._path(partition)
         try:
             with open(path, "rb") as source:
@@ -74,13 +81,13 @@ class SnapshotFiles:
             return None
 
     def set_aside(self, partition: int, why: str) -> None:
-        """Rename a snapshot that cannot be used, so that it is not read again and somebody can look at it."""
+        """Rename a snapshot that cannot be used: it is not read again, and is kept for a person to look at."""
         path = self._path(partition)
         number = 1
         while os.path.lexists(aside := f"{path}.set-aside-{number}"):
             number += 1
         metrics.catalog_snapshots_set_aside.inc()
-        _log.error("the snapshot %s is set aside as %s, and everything is replayed: %s", path, aside, why)
+        _log.error("the snapshot %s is set aside as %s, and the log is read from its beginning: %s", path, aside, why)
         try:
             os.rename(path, aside)
         except FileNotFoundError:
@@ -89,7 +96,7 @@ class SnapshotFiles:
             _log.error("%s could not be renamed: %s", path, error)  # the next snapshot replaces it
 
     def save(self, snapshot: Snapshot) -> bool:
-        """Write a snapshot, and say whether it is on disk. A failure is logged and counted; the one before stays."""
+        """Write a snapshot, and return whether it is on disk. A failure is logged and counted; the last one stays."""
         path = self._path(snapshot.partition)
         temporary = f"{path}.{uuid.uuid4().hex}{_TEMPORARY}"
         try:
@@ -109,7 +116,7 @@ class SnapshotFiles:
     def _write(self, path: str, snapshot: Snapshot) -> None:
         with open(path, "xb") as target:
             self._step("made")
-            target.writelines(_encoded(snapshot))
+            target.writelines(_encoded(snapshot, self._bytes_per_write))
             target.flush()
             self._step("written")
             os.fsync(target.fileno())
@@ -123,7 +130,7 @@ class SnapshotFiles:
             os.unlink(path)
 
 
-def _encoded(snapshot: Snapshot) -> Iterator[bytes]:
+def _encoded(snapshot: Snapshot, bytes_per_write: int) -> Iterator[bytes]:
     events = [encode_event(event) for event in snapshot.events]
     digest = hashlib.blake2b(digest_size=_DIGEST)
     gathered = bytearray(
@@ -131,7 +138,7 @@ def _encoded(snapshot: Snapshot) -> Iterator[bytes]:
     )
     for event in events:
         gathered += _LENGTH.pack(len(event)) + event
-        if len(gathered) >= _AT_ONCE:
+        if len(gathered) >= bytes_per_write:
             digest.update(gathered)
             yield bytes(gathered)
             gathered.clear()
@@ -142,15 +149,15 @@ def _encoded(snapshot: Snapshot) -> Iterator[bytes]:
 def _decoded(content: bytes, partition: int, partition_count: int) -> Snapshot:
     end = len(content) - _DIGEST
     if end < _HEAD.size:
-        raise CorruptData(f"it has {len(content)} bytes, and that is too few")
-    magic, version, of, count, next_offset, events = _HEAD.unpack_from(content)
+        raise CorruptData(f"it has {len(content)} bytes: too few")
+    magic, version, number, count, next_offset, events = _HEAD.unpack_from(content)
     if (magic, version) != (_MAGIC, _VERSION):
         raise CorruptData(f"it begins with {magic!r} and has the version {version}; this Penstock reads {_VERSION}")
     body = memoryview(content)[:end]
     if hashlib.blake2b(body, digest_size=_DIGEST).digest() != content[end:]:
         raise CorruptData("its checksum is wrong: it is torn or damaged")
-    if (of, count) != (partition, partition_count):
-        raise CorruptData(f"it is of partition {of} of {count}, not of partition {partition} of {partition_count}")
+    if (number, count) != (partition, partition_count):
+        raise CorruptData(f"it is of partition {number} of {count}, not of partition {partition} of {partition_count}")
     return Snapshot(partition, partition_count, next_offset, list(_decoded_events(content, end, events)))
 
 

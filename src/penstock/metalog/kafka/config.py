@@ -1,4 +1,4 @@
-"""What a user's configuration of Kafka's client becomes for each of our clients, and what of it stays unsaid."""
+"""A user's configuration of Kafka's client, as each of our clients gets it; credentials stay out of messages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.core import get_logger
 from penstock.errors import InvalidInput
 from penstock.metalog.kafka.clients import client_of
 
-_log = get_logger("penstock.metalog.kafka")  # of what the client itself says: it has threads of its own
+_log = get_logger("penstock.metalog.kafka")  # for the client itself, which logs from threads of its own
 
-# Whatever may hold a credential: passwords, secrets, keys, tokens, and what is a list of such.
+# Parts of the names of settings that may hold a credential.
 _SECRET = ("password", "secret", "token", "pem", "assertion", "oauthbearer.config", "jaas", "credential")
 
 _ALL = ("all", "-1", -1)
 _YES = (True, "true")
 
-# Bounded memory, and an answer soon: Kafka's defaults are for throughput. A user's own settings win.
+# For bounded memory and low latency: Kafka's defaults are for throughput. A user's own settings win.
 _CONSUMER_DEFAULTS: Mapping[str, object] = {
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 16_384,
@@ -82,7 +82,7 @@ class KafkaConfig:
         return cls(config, delivery_timeout)
 
     def admin(self) -> Any:
-        """A client that looks at topics and makes them."""
+        """A client that describes topics and creates them."""
         return self._client("admin.AdminClient", self._shared())
 
     def producer(self) -> Any:
@@ -99,10 +99,10 @@ class KafkaConfig:
         )
 
     def consumer(self) -> Any:
-        """A consumer that follows what it is told, and leaves no trace: it never commits, and joins no group.
+        """A consumer that is assigned its partitions: it never commits, and joins no group.
 
-        The client wants a group's name all the same, and asks for its coordinator. One in the config is a prefix, for
-        brokers that allow the names that begin so.
+        The client needs the name of a group all the same, and asks for its coordinator. A `group.id` in the config is
+        a prefix of that name, for brokers that allow only some names.
         """
         prefix = self._given.get("group.id", "penstock-metalog")
         config = dict(_CONSUMER_DEFAULTS) | self._shared()
@@ -120,12 +120,12 @@ class KafkaConfig:
         )
 
     def without_secrets(self, text: object) -> str:
-        """What the client says, without any credential that it repeats."""
-        said = str(text)
+        """A message of the client, without any credential that it repeats."""
+        message = str(text)
         for name, value in self._given.items():
             if value and any(word in name for word in _SECRET):
-                said = said.replace(str(value), "***")
-        return said
+                message = message.replace(str(value), "***")
+        return message
 
     def _shared(self) -> dict[str, Any]:
         return dict(_DEFAULTS) | dict(self._given)
@@ -138,5 +138,5 @@ class KafkaConfig:
         try:
             return client_of(make, {"logger": _log} | config)
         except (package.KafkaException, TypeError, ValueError) as error:
-            # Not chained: what the client says may repeat a value.
+            # Not chained: the client's message may repeat a value.
             raise InvalidInput(f"config is refused by Kafka's client: {self.without_secrets(error)}") from None

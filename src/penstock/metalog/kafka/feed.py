@@ -1,4 +1,4 @@
-"""`KafkaFeed`: what a subscription has of a Kafka topic: one consumer, whose assignment follows what is wanted."""
+"""`KafkaFeed`: the records of a subscription to a Kafka topic, by one consumer that is assigned what is wanted."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from penstock.core import get_logger
 from penstock.errors import StorageError
 from penstock.metalog.kafka.config import KafkaConfig, kafka_client
 from penstock.metalog.kafka.topic import KafkaTopic, StaleLeader
-from penstock.metalog.log import MetadataRecord
+from penstock.metalog.records import MetadataRecord
 from penstock.metalog.subscription import Wanted
 
 _log = get_logger(__name__)
 
-_AT_ONCE = 1_000  # records that one fetch returns
-_NOWHERE = -1  # an offset that nobody wants
-_SLICE = 0.1  # seconds until a wake is noticed; a record is noticed at once
+_MAX_RECORDS_PER_FETCH = 1_000
+_NO_OFFSET = -1  # differs from every offset that can be wanted
+_POLL_SECONDS = 0.1  # until a wake is noticed; a record is noticed at once
+_POLL_SECONDS_WHILE_ASKING = 0.005  # the answer to a request for offsets comes within milliseconds
 
 
 @dataclass(slots=True)
 class _Asked:
-    """Where a partition begins and ends is being asked: a consumer is never sent where there is nothing.
+    """Requests for the first offset of a partition and its end: a consumer is never assigned an offset outside them.
 
-    Kafka would send it somewhere else, to the beginning or the end, and what was to be waited for would be lost.
+    From there Kafka would reset it, to the beginning or the end, and records would be lost.
     """
 
     generation: int
@@ -49,8 +50,8 @@ class _Following:
 class KafkaFeed:
     """A consumer that is assigned what is wanted, partition by partition, and never commits.
 
-    What the client fetches for a partition is forgotten with its assignment: one that is wanted in another generation,
-    or at another offset than the one that comes next, is assigned anew.
+    The client drops what it fetched for a partition with its assignment. So one that is wanted in another generation,
+    or at another offset than the one that comes next, is assigned again.
     """
 
     def __init__(self, config: KafkaConfig, topic: KafkaTopic, check_open: Callable[[], None]) -> None:
@@ -64,29 +65,29 @@ class KafkaFeed:
         self._woken = threading.Event()
 
     def fetch(self, wanted: Sequence[Wanted], timeout: float) -> Sequence[MetadataRecord]:
-        """Look at what the consumer has, wait for more up to the timeout, and raise what the broker refuses."""
+        """Take what the consumer has, or wait for it up to the timeout. Raises `StorageError` where Kafka refuses."""
         until = time.monotonic() + timeout
         while True:
             self._check_open()
             self._raise_failure()
             self._follow(wanted)
-            left = until - time.monotonic()
-            records = self._take(min(max(left, 0.0), self._patience(wanted)))
-            if records or left <= 0 or self._woken.is_set():
+            remaining = until - time.monotonic()
+            records = self._take(min(max(remaining, 0.0), self._poll_seconds(wanted)))
+            if records or remaining <= 0 or self._woken.is_set():
                 self._woken.clear()
                 return records
 
     def wake(self) -> None:
-        """End the wait of a call under way, or of the next."""
+        """End the wait of the call under way, or of the next one."""
         self._woken.set()
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the consumer."""
         self._consumer.close()
 
-    def _patience(self, wanted: Sequence[Wanted]) -> float:
-        """How long to wait for a record at once: an answer that is asked for is there in milliseconds."""
-        return 0.005 if self._asked or len(self._following) < len(wanted) else _SLICE
+    def _poll_seconds(self, wanted: Sequence[Wanted]) -> float:
+        is_asking = self._asked or len(self._following) < len(wanted)
+        return _POLL_SECONDS_WHILE_ASKING if is_asking else _POLL_SECONDS
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None
@@ -128,13 +129,13 @@ class KafkaFeed:
                 for one in answered
             ]
         except StaleLeader:
-            return  # they are asked for again
+            return  # the offsets are asked for again
         self._call(self._consumer.incremental_assign, places)
         for one in answered:
             self._following[one.partition] = _Following(one.generation, one.offset)
 
     def _place(self, wanted: Wanted, asked: _Asked) -> int:
-        """The offset to read from: the one that is wanted if it is there, the nearest one else."""
+        """The offset to read from: the one that is wanted, or the nearest one that exists."""
         beginning = int(self._topic.answer(asked.beginning).offset)
         end = int(self._topic.answer(asked.end).offset)
         if wanted.offset < beginning:
@@ -148,23 +149,23 @@ class KafkaFeed:
         return max(beginning, min(wanted.offset, end))
 
     def _unassign(self, partitions: Iterable[int]) -> None:
-        gone = [self._client.TopicPartition(self._topic.name, partition) for partition in partitions]
-        if gone:
-            for one in gone:
+        removed = [self._client.TopicPartition(self._topic.name, partition) for partition in partitions]
+        if removed:
+            for one in removed:
                 del self._following[one.partition]
-            self._call(self._consumer.incremental_unassign, gone)
+            self._call(self._consumer.incremental_unassign, removed)
 
     def _take(self, timeout: float) -> list[MetadataRecord]:
         try:
-            # `consume` alone would wait for so many, or for its whole time.
+            # `consume` alone would wait until there are so many, or for the whole timeout.
             first = self._call(self._consumer.poll, timeout)
             if first is None:
                 return []
-            return self._records([first, *self._call(self._consumer.consume, _AT_ONCE - 1, 0)])
+            return self._records([first, *self._call(self._consumer.consume, _MAX_RECORDS_PER_FETCH - 1, 0)])
         except BaseException:
-            # An interrupt too: what the consumer handed out may be lost on the way, so each partition is assigned anew.
+            # An interrupt too may lose records that the consumer returned, so every partition is assigned again.
             for one in self._following.values():
-                one.next_offset = _NOWHERE
+                one.next_offset = _NO_OFFSET
             raise
 
     def _records(self, messages: Iterable[Any]) -> list[MetadataRecord]:
@@ -174,7 +175,7 @@ class KafkaFeed:
                 self._note(message)
                 continue
             at = self._following.get(message.partition())
-            # Below what is wanted: it started beyond the end.
+            # An offset below the wanted one: the start was beyond the end.
             if at is None or message.offset() < at.next_offset:
                 continue
             at.next_offset = message.offset() + 1
@@ -184,7 +185,7 @@ class KafkaFeed:
         return records
 
     def _note(self, message: Any) -> None:
-        """Keep an error until what came before it is returned; its partition is looked at anew."""
+        """Keep an error until the records before it are returned; its partition is assigned again."""
         error = message.error()
         codes = self._client.KafkaError
         if error.code() == codes._PARTITION_EOF:
@@ -193,7 +194,7 @@ class KafkaFeed:
         if partition in self._following:
             self._unassign([partition])
         if error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
-            return  # what comes next was deleted: it goes on where the partition begins now
+            return  # the next records were deleted: it goes on where the partition begins now
         self._failure = self._topic.failure(error)
 
     def _call(self, call: Callable[..., Any], *args: Any) -> Any:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from penstock.core import check_seconds, check_whole, current, get_logger
-from penstock.errors import BackpressureTimeout, Closed, InvalidInput, OutcomeUnknown, StorageError
+from penstock.core import Backoff, Closing, check_seconds, check_whole, get_logger
+from penstock.errors import BackpressureTimeout, InvalidInput, OutcomeUnknown, StorageError
 from penstock.metalog.kafka.config import KafkaConfig, kafka_client
 from penstock.metalog.kafka.feed import KafkaFeed
 from penstock.metalog.kafka.topic import KafkaTopic
-from penstock.metalog.log import PartitionStart, as_payload, check_partition, check_partition_count
-from penstock.metalog.subscription import Subscription
+from penstock.metalog.records import PartitionStart, as_payload, check_partition, check_partition_count
+from penstock.metalog.subscription import Feed, Subscription
 
 _log = get_logger(__name__)
 
-_POLL = 0.1  # seconds until the thread that hears of deliveries notices its end; a delivery is heard of at once
-_ROOM = 0.02  # seconds until a producer whose memory is full is asked again
-_GRACE = 5.0  # seconds that a delivery's report may be late
+_POLL_SECONDS = 0.1  # until the thread that serves deliveries notices that it must end; a delivery it notices at once
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.01, 0.1  # while the client's memory is full
+_REPORT_GRACE_SECONDS = 5.0  # that the report of a delivery may be late
 
 # Errors after which the record is not in the log, and will not be. After any other it may be.
 _REFUSED = (
@@ -36,14 +34,13 @@ _REFUSED = (
 )
 
 
-class KafkaMetadataLog:
+class KafkaMetadataLog(Closing):
     """A metadata log in a topic of Kafka: metadata partition n is the topic's partition n. Extra: `kafka`.
 
     `config` is what confluent-kafka takes, or just its bootstrap servers. Records are acknowledged by all replicas in
-    sync, and written once (`acks=all`, idempotent). With `create` a topic that is not there is made, with
-    `partition_count` partitions that Kafka never deletes anything of; `replication_factor` is the broker's own default
-    unless it is given. `timeout` is how many seconds a request may take, and a publish too, unless the config sets
-    `delivery.timeout.ms`.
+    sync, and written once (`acks=all`, idempotent). With `create` a topic that does not exist is created, with
+    `partition_count` partitions without retention; `replication_factor` is the broker's own default unless it is given.
+    `timeout` is how many seconds a request may take, and a publish too, unless the config sets `delivery.timeout.ms`.
 
     Raises `InvalidInput` for a config that would weaken this, for a topic with another `partition_count`, and where
     the extra is not installed; `NotFound` where there is no topic; `StorageError` where Kafka cannot be reached.
@@ -53,6 +50,8 @@ class KafkaMetadataLog:
         log.publish(7, b"hello")
     ```
     """
+
+    _instead_in_child = "its threads are not in the child: open the log there"
 
     def __init__(
         self,
@@ -64,6 +63,7 @@ class KafkaMetadataLog:
         replication_factor: int | None = None,
         timeout: float = 30.0,
     ) -> None:
+        super().__init__()
         check_seconds("timeout", timeout, most=3600)
         if partition_count is not None:
             check_partition_count(partition_count)
@@ -74,26 +74,16 @@ class KafkaMetadataLog:
         self._topic = KafkaTopic(self._config, topic, timeout)
         self._producer = self._config.producer()
         self._partition_count = self._topic.open(partition_count, create=create, replication_factor=replication_factor)
-        self._process = current.number
         self._closing = threading.Lock()
-        self._is_closed = False
-        self._over = threading.Event()
-        self._hearing = threading.Thread(
-            target=_hear, args=(self._producer, self._topic, self._over), name="penstock-metalog-kafka", daemon=True
+        self._stop = threading.Event()
+        self._serving = threading.Thread(
+            target=_serve, args=(self._producer, self._topic, self._stop), name="penstock-metalog-kafka", daemon=True
         )
-        self._hearing.start()
-        weakref.finalize(self, self._over.set)  # one that is dropped leaves no thread
+        self._serving.start()
+        weakref.finalize(self, self._stop.set)  # one that is dropped leaves no thread
 
     def __repr__(self) -> str:
         return f"KafkaMetadataLog({self._topic.name!r}, {self._partition_count} partitions)"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def partition_count(self) -> int:
@@ -105,68 +95,63 @@ class KafkaMetadataLog:
 
         Raises `PartitionOutOfRange`, `InvalidInput` for a payload that is too large for the topic, `Closed`,
         `BackpressureTimeout` where the client's memory stays full, `StorageError` where Kafka refuses; and
-        `OutcomeUnknown` where it did not say in time: the record may be there, and may still come.
+        `OutcomeUnknown` where Kafka did not answer in time: the record may be in the log, or appear there later.
         """
         check_partition(partition, self._partition_count)
         payload = as_payload(payload)
+        self._check_process()
         self._check_open()
         report = _Report()
         self._send(partition, payload, report)
-        if not report.is_there.wait(self._config.delivery_timeout + _GRACE):
-            raise OutcomeUnknown(f"{self!r} did not hear whether a record of partition {partition} is written")
+        if not report.has_come.wait(self._config.delivery_timeout + _REPORT_GRACE_SECONDS):
+            raise OutcomeUnknown(f"{self!r} got no report whether a record of partition {partition} is written")
         if report.error is not None:
             raise self._undelivered(report.error, len(payload))
-        if report.offset < 0:  # the broker had it already, from an earlier try, and has forgotten where
-            raise OutcomeUnknown(f"a record is in partition {partition} of {self!r}, and Kafka does not say where")
+        if report.offset < 0:  # the broker had it already, from an earlier try, and no longer knows its offset
+            raise OutcomeUnknown(
+                f"a record is in partition {partition} of {self!r}, and Kafka does not know its offset"
+            )
         return report.offset
 
     def high_water_marks(self) -> list[int]:
         """One past the last offset of each partition. Raises `StorageError` and `Closed`."""
+        self._check_process()
         self._check_open()
         ends = self._topic.ends(range(self._partition_count))
         return [ends[partition] for partition in range(self._partition_count)]
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
-        """Deliver what is there from each start on, and then what comes. Raises `Closed`.
+        """Deliver the records from each start on, then new ones as they are published. Raises `Closed`.
 
-        Each has a consumer of its own, which commits nothing and joins no group.
+        Each subscription has a consumer of its own, which commits nothing and joins no group.
         """
+        return Subscription(self.open_feed(), self._partition_count, starts)
+
+    def open_feed(self) -> Feed:
+        """Where one subscription gets its records. Raises `Closed`."""
+        self._check_process()
         self._check_open()
-        feed = KafkaFeed(self._config, self._topic, self._check_open)
-        return Subscription(feed, self._partition_count, starts)
+        return KafkaFeed(self._config, self._topic, self._check_open)
 
     def close(self) -> None:
-        """Wait for what is being published, and end it, and its subscriptions."""
+        """Wait for what is being published, and close the log and its subscriptions."""
         self._check_process()
         with self._closing:
             self._is_closed = True
-            self._producer.flush()  # ends: each record is delivered, or its time is over
-            self._over.set()
-            self._hearing.join()
-
-    def _check_open(self) -> None:
-        self._check_process()
-        if self._is_closed:
-            raise Closed(f"{self!r} is closed")
-
-    def _check_process(self) -> None:
-        if self._process != current.number:
-            raise StorageError(
-                f"{self!r} was opened before this process was forked, and its threads do not exist here: "
-                "open the log in the process that uses it"
-            )
+            self._producer.flush()  # returns: each record is delivered, or its time is over
+            self._stop.set()
+            self._serving.join()
 
     def _send(self, partition: int, payload: bytes, report: _Report) -> None:
-        until = time.monotonic() + self._config.delivery_timeout
+        backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, give_up_after=self._config.delivery_timeout)
         while True:
             try:
                 self._producer.produce(self._topic.name, value=payload, partition=partition, on_delivery=report)
             except BufferError:
-                if time.monotonic() > until:
+                if not backoff.wait():
                     raise BackpressureTimeout(
-                        f"{self!r} has no room for {len(payload)} bytes: raise queue.buffering.max.kbytes"
+                        f"{self!r} has no memory for {len(payload)} bytes: raise queue.buffering.max.kbytes"
                     ) from None
-                time.sleep(_ROOM)
                 self._check_open()
             except self._client.KafkaException as error:
                 raise self._undelivered(error.args[0], len(payload), sent=False) from None
@@ -175,24 +160,24 @@ class KafkaMetadataLog:
 
     def _undelivered(self, error: Any, size: int, *, sent: bool = True) -> Exception:
         codes = self._client.KafkaError
-        said = self._config.without_secrets(f"{error.str()} ({error.name()})")
+        reason = self._config.without_secrets(f"{error.str()} ({error.name()})")
         if error.code() == codes.MSG_SIZE_TOO_LARGE:
             return InvalidInput(
                 f"payload must fit the topic, and {size} bytes do not: raise the topic's max.message.bytes and the "
-                f"config's message.max.bytes ({said})"
+                f"config's message.max.bytes ({reason})"
             )
         if error.fatal():
-            said += "; this log's producer has stopped for good: open the log again"
+            reason += "; this log's producer has stopped for good: open the log again"
         if not sent or error.code() in {getattr(codes, name) for name in _REFUSED}:
-            return StorageError(f"Kafka refuses a record for {self!r}: {said}")
-        return OutcomeUnknown(f"a record may be in {self!r}, and may still come: {said}")
+            return StorageError(f"Kafka refuses a record for {self!r}: {reason}")
+        return OutcomeUnknown(f"a record may be in {self!r}, or appear there later: {reason}")
 
 
 class _Report:
     """How a delivery ended. The client calls it."""
 
     def __init__(self) -> None:
-        self.is_there = threading.Event()
+        self.has_come = threading.Event()
         self.offset = -1
         self.error: Any = None
 
@@ -200,14 +185,14 @@ class _Report:
         self.error = error
         if error is None:
             self.offset = message.offset()
-        self.is_there.set()
+        self.has_come.set()
 
 
-def _hear(producer: Any, topic: KafkaTopic, over: threading.Event) -> None:
-    """Let the client call its reports, until it is over. It has nothing of the log, which may be dropped."""
-    while not over.is_set():
+def _serve(producer: Any, topic: KafkaTopic, stop: threading.Event) -> None:
+    """Let the client call its reports, until it is stopped. It has no reference to the log, which may be dropped."""
+    while not stop.is_set():
         try:
-            producer.poll(_POLL)
+            producer.poll(_POLL_SECONDS)
             topic.serve()
         except Exception:  # noqa: BLE001  a user's own callback in the config
             _log.exception("a callback of the Kafka client failed")

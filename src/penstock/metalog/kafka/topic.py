@@ -1,33 +1,31 @@
-"""A metadata log's topic: how it is made, how many partitions it has, and how far each of them goes."""
+"""A metadata log's topic: how it is created, how many partitions it has, and where each of them ends."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from penstock.core import get_logger
+from penstock.core import Backoff, call_with_retries, get_logger
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.metalog.kafka.config import KafkaConfig, kafka_client
-from penstock.metalog.log import MAX_PARTITIONS
+from penstock.metalog.records import MAX_PARTITIONS
 
 _log = get_logger(__name__)
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_LOOK_AGAIN = 0.05  # seconds, while a topic that was made is not everywhere yet
-_GRACE = 5.0  # seconds that an answer may come after its time: the client itself says when that is over
-_KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.05, 0.5
+_ANSWER_GRACE_SECONDS = 5.0  # that an answer may come after the timeout, which the client itself watches
+_NO_RETENTION = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
-
-# A partition has another leader, or the same one anew, since the client last looked; or none yet (_NOENT).
+# A partition has had an election since the client last looked, or has no leader yet (_NOENT).
 _STALE = ("_NOENT", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE")
 
 
 class StaleLeader(StorageError):
-    """The client's administrator asked who leads no more. It looks for the leader now: ask again, a little later."""
+    """The client asked a broker that is not the leader any more. It looks for the leader now: ask again, later."""
 
 
 class KafkaTopic:
@@ -43,15 +41,15 @@ class KafkaTopic:
         self._admin = config.admin()
 
     def open(self, partition_count: int | None, *, create: bool, replication_factor: int | None) -> int:
-        """Say how many partitions it has, and make it first if it is not there and `create` says so."""
+        """How many partitions it has. A topic that does not exist is created first, with `create`."""
         count = self._count()
         if count is None and not create:
-            raise NotFound(f"there is no topic {self.name!r}: make it, or give create=True and a partition_count")
+            raise NotFound(f"there is no topic {self.name!r}: create it, or give create=True and a partition_count")
         if count is None:
             if partition_count is None:
                 raise InvalidInput(f"partition_count must be given to create the topic {self.name!r}")
             self._create(partition_count, replication_factor)
-            count = self._appeared()
+            count = self._wait_until_visible()
         else:
             self._warn_of_retention()
         if partition_count is not None and partition_count != count:
@@ -68,15 +66,11 @@ class KafkaTopic:
     def ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """One past the last offset, of each partition."""
         wanted = list(partitions)
-        until = time.monotonic() + self._timeout
-        while True:
-            asked = self.ask_ends(wanted)
-            try:
-                return {partition: self.answer(future).offset for partition, future in asked.items()}
-            except StaleLeader:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(_LOOK_AGAIN)
+
+        def ask() -> dict[int, int]:
+            return {partition: self.answer(future).offset for partition, future in self.ask_ends(wanted).items()}
+
+        return call_with_retries(ask, self._backoff(), on=StaleLeader)
 
     def ask_ends(self, partitions: Iterable[int]) -> dict[int, Future[Any]]:
         """Ask where each partition ends; one request for all of them."""
@@ -89,24 +83,24 @@ class KafkaTopic:
     def answer(self, future: Future[Any]) -> Any:
         """Wait for an answer; a client's error becomes ours."""
         try:
-            return future.result(self._timeout + _GRACE)
+            return future.result(self._timeout + _ANSWER_GRACE_SECONDS)
         except self._client.KafkaException as error:
             if error.args[0].code() in {getattr(self._client.KafkaError, name) for name in _STALE}:
-                self._describe()  # the answer is nobody's: it renews what the client knows, which nothing else does
+                self._describe()  # nothing else makes the client look for the leader; the answer is not needed
                 raise StaleLeader(f"topic {self.name!r}: {error.args[0].str()}") from None
             raise self.failure(error.args[0]) from None
         except FutureTimeoutError:
             raise StorageError(f"Kafka did not answer within {self._timeout} s about topic {self.name!r}") from None
 
     def failure(self, error: Any) -> StorageError:
-        """What a client's error about this topic is for the user."""
-        said = self._config.without_secrets(f"{error.str()} ({error.name()})")
+        """The error to raise for a client's error about this topic."""
+        reason = self._config.without_secrets(f"{error.str()} ({error.name()})")
         if error.code() in (self._client.KafkaError.UNKNOWN_TOPIC_OR_PART, self._client.KafkaError._UNKNOWN_TOPIC):
-            return NotFound(f"the topic {self.name!r} is not there any more: {said}")
-        return StorageError(f"Kafka refuses, or cannot be reached, for topic {self.name!r}: {said}")
+            return NotFound(f"the topic {self.name!r} does not exist any more: {reason}")
+        return StorageError(f"Kafka refuses, or cannot be reached, for topic {self.name!r}: {reason}")
 
     def serve(self) -> None:
-        """Let the client say what it has to log."""
+        """Let the client call its callbacks, such as the logger's."""
         self._admin.poll(0)
 
     def _ask(self, partitions: Iterable[int], which: Any) -> dict[int, Future[Any]]:
@@ -135,42 +129,46 @@ class KafkaTopic:
 
     def _create(self, partition_count: int, replication_factor: int | None) -> None:
         factor = -1 if replication_factor is None else replication_factor
-        topic = self._client.admin.NewTopic(self.name, partition_count, factor, config=_KEPT)
+        topic = self._client.admin.NewTopic(self.name, partition_count, factor, config=_NO_RETENTION)
         asked = self._admin.create_topics([topic], request_timeout=self._timeout, operation_timeout=self._timeout)
         try:
-            asked[self.name].result(2 * self._timeout + _GRACE)
+            asked[self.name].result(2 * self._timeout + _ANSWER_GRACE_SECONDS)
         except self._client.KafkaException as error:
             code = error.args[0].code()
             if code == self._client.KafkaError.TOPIC_ALREADY_EXISTS:
-                return  # somebody else was first, and it is the same to us
+                return  # another process created it first
             if code in (self._client.KafkaError.INVALID_REPLICATION_FACTOR, self._client.KafkaError.INVALID_PARTITIONS):
                 raise InvalidInput(f"Kafka refuses to create topic {self.name!r}: {error.args[0].str()}") from None
             raise self.failure(error.args[0]) from None
         except FutureTimeoutError:
             raise OutcomeUnknown(
-                f"Kafka did not say within {self._timeout} s whether it created {self.name!r}"
+                f"Kafka did not answer within {self._timeout} s whether it created {self.name!r}"
             ) from None
 
-    def _appeared(self) -> int:
-        until = time.monotonic() + self._timeout
+    def _wait_until_visible(self) -> int:
+        backoff = self._backoff()
         while (count := self._count()) is None:
-            if time.monotonic() > until:
-                raise StorageError(f"topic {self.name!r} was created, and is not to be seen after {self._timeout} s")
-            time.sleep(_LOOK_AGAIN)
+            if not backoff.wait():
+                raise StorageError(f"topic {self.name!r} was created, and is not visible after {self._timeout} s")
         return count
 
+    def _backoff(self) -> Backoff:
+        return Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, give_up_after=self._timeout)
+
     def _warn_of_retention(self) -> None:
-        """Say, once, that the broker will delete records of a log that is meant to be replayed from its beginning."""
+        """Warn where the broker will delete records: a log is meant to be replayed from its beginning."""
         resource = self._client.admin.ConfigResource(self._client.admin.ResourceType.TOPIC, self.name)
         try:
             asked = self._admin.describe_configs([resource], request_timeout=self._timeout)
-            settings = asked[resource].result(self._timeout + _GRACE)
+            settings = asked[resource].result(self._timeout + _ANSWER_GRACE_SECONDS)
         except (self._client.KafkaException, FutureTimeoutError):
-            return  # it takes a permission of its own, and nothing depends on it
-        differing = [f"{name}={settings[name].value}" for name, value in _KEPT.items() if settings[name].value != value]
+            return  # it needs a permission of its own, and nothing depends on it
+        differing = [
+            f"{name}={settings[name].value}" for name, value in _NO_RETENTION.items() if settings[name].value != value
+        ]
         if differing:
             _log.warning(
-                "topic %r has %s: Kafka will delete records of it, and who starts from the beginning will not see them",
+                "topic %r has %s: Kafka will delete records of it, and a new reader will not see them",
                 self.name,
                 ", ".join(differing),
             )

@@ -11,31 +11,33 @@ from penstock.core import get_logger
 from penstock.errors import CorruptData, NotFound
 from penstock.metalog.object.format import LogObject, decode, decode_many
 from penstock.metalog.object.recent_objects import RecentObjects
+from penstock.metalog.object.settings import ObjectLogSettings
 from penstock.storage import ObjectStore, get_at_most, url_of
-
-HINT_EVERY = 64
-"""After so many objects the hint moves on; whoever walks looks at it as often."""
-ROLL_UP_EVERY = 1000
-_LONG_CHAIN = 20_000  # objects: to list so many takes dozens of requests
 
 _MAX_HINT_BYTES = 1 << 10
 _NAME = re.compile(r"[0-9]{20}")
 _ROLL_UP = re.compile(r"([0-9]{20})-([0-9]{1,20})")
+_SETTINGS = ObjectLogSettings()
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """Where a chain ends, as far as is known: the next offset, and how many objects there are before it."""
+class PartitionEnd:
+    """Where a partition ended when it was looked at: its high-water mark, and how many objects are before it."""
 
     offset: int
     objects: int
 
+    @staticmethod
+    def after(found: LogObject) -> PartitionEnd:
+        """The end of a partition whose last object this is."""
+        return PartitionEnd(found.end, found.number + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class RollUp:
-    """A copy of some objects in a row, from the first offset up to the end."""
+    """A copy of some objects in a row, with the offsets from `first` to before `end`."""
 
     first: int
     end: int
@@ -43,26 +45,29 @@ class RollUp:
 
 
 class Chain:
-    """One partition of an object log. It remembers how far the chain was when it was read or written last."""
+    """One partition of an object log. It remembers where the chain ended when it was read or written last."""
 
-    def __init__(self, store: ObjectStore, partition: int, recent: RecentObjects) -> None:
+    def __init__(
+        self, store: ObjectStore, partition: int, recent: RecentObjects, settings: ObjectLogSettings = _SETTINGS
+    ) -> None:
         self.store = store
         self.partition = partition
+        self.settings = settings
         self._recent = recent
-        self._end: End | None = None
+        self._end: PartitionEnd | None = None
         self._lock = threading.Lock()
 
     @property
-    def known_end(self) -> End | None:
-        """An end that it had; it may be further now. None: nobody has looked yet."""
+    def known_end(self) -> PartitionEnd | None:
+        """The last end that was seen; the chain may be longer by now. None: it was not read yet."""
         return self._end
 
     def path(self, first: int) -> str:
-        """Where the object is that begins at an offset."""
+        """The path of the object that begins at an offset."""
         return f"{self.partition}/{first:020d}"
 
     def where(self, path: str) -> str:
-        """A path of the store, for people."""
+        """The URL of a path, for messages."""
         return f"{url_of(self.store)}/{path}"
 
     def read(self, first: int) -> LogObject | None:
@@ -71,7 +76,7 @@ class Chain:
         return found if found is not None else self.fetch(first)
 
     def fetch(self, first: int) -> LogObject | None:
-        """The same, asking the store in any case."""
+        """As `read`, but always from the store."""
         path = self.path(first)
         try:
             data = self.store.get(path).data
@@ -87,20 +92,20 @@ class Chain:
         return found
 
     def note(self, found: LogObject) -> None:
-        """Remember an object that was read or written: it is of the chain."""
+        """Remember an object of the chain that was read or written."""
         self._recent.add(self.partition, found)
         with self._lock:
             if self._end is None or found.end > self._end.offset:
-                self._end = End(found.end, found.number + 1)
+                self._end = PartitionEnd.after(found)
 
-    def find_end(self) -> End:
+    def find_end(self) -> PartitionEnd:
         """Walk to where the chain ends now. Raises `CorruptData` and `StorageError`."""
-        end = self._end or self._jump(End(0, 0)) or self._listed_end()
+        end = self._end or self._jump(PartitionEnd(0, 0)) or self._listed_end()
         walked = 0
         while (found := self.fetch(end.offset)) is not None:
-            end = End(found.end, found.number + 1)
+            end = PartitionEnd.after(found)
             walked += 1
-            if walked % HINT_EVERY == 0:
+            if walked % self.settings.hint_every == 0:
                 end = self._jump(end) or end
         with self._lock:
             if self._end is None:
@@ -108,22 +113,22 @@ class Chain:
         return end
 
     def locate(self, offset: int) -> tuple[int, Sequence[LogObject]]:
-        """The name to read from for an offset: of the object that has it, or of one before where it will be.
+        """The first offset of the object to read next for an offset: of the one that has it, or of one before it.
 
-        With what was read on the way, if that has it: objects in a row from that name on. Raises `CorruptData` and
+        Also returns the objects in a row from there on that were read on the way. Raises `CorruptData` and
         `StorageError`.
         """
         end = self._end
         if offset == 0 or (end is not None and offset == end.offset):
             return offset, []
-        if (named := self.read(offset)) is not None:
-            return offset, [named]
+        if (exact := self.read(offset)) is not None:
+            return offset, [exact]
         rolled_up = self.roll_ups()
         for one in rolled_up:
             if one.first <= offset < one.end and (found := self.try_roll_up(one)):
                 found = [part for part in found if part.end > offset]
                 return found[0].first, found
-        if len(rolled_up) * ROLL_UP_EVERY >= _LONG_CHAIN:
+        if len(rolled_up) * self.settings.roll_up_every >= self.settings.long_chain:
             hinted = self._hinted()
             starts = [one.end for one in rolled_up] + ([hinted.first] if hinted else [])
             for start in sorted((start for start in starts if start <= offset), reverse=True):
@@ -132,25 +137,25 @@ class Chain:
         return max((name for name in self._names() if name <= offset), default=0), []
 
     def hint(self, first: int) -> None:
-        """Name an object of the chain, for those who look for its end. It is no loss if this fails."""
+        """Write the hint: an object near the end, for readers that look for it. A failure costs only their time."""
         try:
             self.store.put(f"{self.partition}/hint", b"%020d" % first)
-        except Exception as error:  # noqa: BLE001  whatever a store raises: the record is in the log
+        except Exception as error:  # noqa: BLE001  any error of a store: the record is in the log
             _log.warning(
                 "could not write %s: %s; to find the end will take longer", self.where(f"{self.partition}/hint"), error
             )
 
     def hint_further(self, first: int) -> None:
-        """The same, unless the hint there names one that is further: others may have gone on long ago."""
+        """As `hint`, unless the hint names a later object: other writers may have gone on since."""
         try:
-            there = get_at_most(self.store, f"{self.partition}/hint", _MAX_HINT_BYTES).data
-        except Exception:  # noqa: BLE001  there is none, or the store does not say
-            there = b""
-        if not (_NAME.fullmatch(there.decode("ascii", "replace")) and int(there) >= first):
+            stored = get_at_most(self.store, f"{self.partition}/hint", _MAX_HINT_BYTES).data
+        except Exception:  # noqa: BLE001  there is none, or the store does not answer
+            stored = b""
+        if not (_NAME.fullmatch(stored.decode("ascii", "replace")) and int(stored) >= first):
             self.hint(first)
 
     def roll_ups(self) -> list[RollUp]:
-        """The roll-ups of this partition, by where they begin; of several that begin together the longest first."""
+        """The roll-ups of this partition by first offset; of several with the same one, the longest first."""
         found = []
         for meta in self.store.list_objects(f"{self.partition}/rollups"):
             if match := _ROLL_UP.fullmatch(meta.path.rpartition("/")[2]):
@@ -170,26 +175,26 @@ class Chain:
         return objects
 
     def try_roll_up(self, one: RollUp) -> Sequence[LogObject]:
-        """The same, or none: then what it was made of is to be read. Raises `StorageError`."""
+        """As `read_roll_up`, but none where it cannot be used: its originals can. Raises `StorageError`."""
         try:
             return self.read_roll_up(one)
         except (CorruptData, NotFound) as error:
-            _log.warning("a roll-up is passed over, and what it was made of is read: %s", error)
+            _log.warning("a roll-up cannot be used, and the objects that it is a copy of are read: %s", error)
             return []
 
     def _names(self) -> list[int]:
         names = (meta.path.split("/") for meta in self.store.list_objects(str(self.partition)))
         return [int(parts[1]) for parts in names if len(parts) == 2 and _NAME.fullmatch(parts[1])]
 
-    def _listed_end(self) -> End:
+    def _listed_end(self) -> PartitionEnd:
         names = self._names()
         found = self.fetch(max(names)) if names else None
-        return End(0, 0) if found is None else End(found.end, found.number + 1)
+        return PartitionEnd(0, 0) if found is None else PartitionEnd.after(found)
 
-    def _jump(self, end: End) -> End | None:
+    def _jump(self, end: PartitionEnd) -> PartitionEnd | None:
         """The end of the object that the hint names, if that is further."""
         found = self._hinted()
-        return End(found.end, found.number + 1) if found is not None and found.end > end.offset else None
+        return PartitionEnd.after(found) if found is not None and found.end > end.offset else None
 
     def _hinted(self) -> LogObject | None:
         where = self.where(f"{self.partition}/hint")

@@ -1,4 +1,4 @@
-"""Reading an object log: from name to name, and looking again for the next one where the chain ends."""
+"""Reading an object log: object by object, and looking again for the next one where the chain ends."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
-from penstock.core import get_logger
+from penstock.core import Backoff, get_logger
 from penstock.errors import PenstockError, StorageError
-from penstock.metalog.log import MetadataRecord
-from penstock.metalog.object.chain import HINT_EVERY, ROLL_UP_EVERY, Chain, RollUp
+from penstock.metalog.change_signal import ChangeSignal
+from penstock.metalog.object.chain import Chain, RollUp
 from penstock.metalog.object.format import LogObject
-from penstock.metalog.patience import TRIES
-from penstock.metalog.signal import Signal
+from penstock.metalog.records import MetadataRecord
 from penstock.metalog.subscription import Wanted
 
-_LONGEST_PAUSE = 1.0
-_LOOK_FOR_ROLL_UPS_AFTER = 16  # objects in a row
+_LONGEST_POLL_INTERVAL = 1.0  # seconds, unless the log's own is longer
+_FAILURES_UNTIL_RAISED = 5
 
 _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where one partition's reading is: the next offset that is wanted, and the next object to read for it."""
+    """How far one partition is read: the next offset that is wanted, and the object to read next for it."""
 
     chain: Chain
     generation: int
     offset: int
-    pause: float
-    name: int | None = None
+    backoff: Backoff
+    look_for_roll_ups_after: int
+    next_object: int | None = None
     due: float = 0.0
-    in_a_row: int = 0
+    objects_in_a_row: int = 0
     failures: int = 0
-    look_at: int = _LOOK_FOR_ROLL_UPS_AFTER
     roll_ups: list[RollUp] = field(default_factory=list)
 
     def is_due(self, now: float) -> bool:
         end = self.chain.known_end
-        return now >= self.due or (end is not None and self.name is not None and end.offset > self.name)
+        return now >= self.due or (end is not None and self.next_object is not None and end.offset > self.next_object)
 
 
 class ObjectFeed:
@@ -48,7 +47,7 @@ class ObjectFeed:
     def __init__(
         self,
         chains: Sequence[Chain],
-        signal: Signal,
+        signal: ChangeSignal,
         check_open: Callable[[], object],
         readers: Callable[[], Executor],
         poll_interval: float,
@@ -64,7 +63,7 @@ class ObjectFeed:
         self._is_woken = False
 
     def fetch(self, wanted: Sequence[Wanted], timeout: float) -> Sequence[MetadataRecord]:
-        """Records of these partitions; of each what one object has, or one roll-up."""
+        """Records of these partitions: of each those of one object, or of one roll-up."""
         until = self._clock() + timeout
         self._follow(wanted)
         while True:
@@ -81,28 +80,33 @@ class ObjectFeed:
                 self._signal.wait(changes, min(due, until) - now)
 
     def wake(self) -> None:
-        """End the wait of a call under way, or of the next."""
+        """End the wait of the call under way, or of the next one."""
         self._is_woken = True
-        self._signal.give()
+        self._signal.notify()
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing: a feed holds nothing of its own."""
 
     def _follow(self, wanted: Sequence[Wanted]) -> None:
-        """Go on where each partition is; begin anew where it was added again, or an answer did not arrive."""
+        """Keep each partition's cursor; a new one where it was added again, or an answer was lost."""
         cursors = {}
         for one in wanted:
             cursor = self._cursors.get(one.partition)
             if cursor is None or (cursor.generation, cursor.offset) != (one.generation, one.offset):
-                chain = self._chains[one.partition]
-                cursor = _Cursor(chain, one.generation, one.offset, self._poll_interval)
+                cursor = self._new_cursor(one)
             cursors[one.partition] = cursor
         self._cursors = cursors
 
-    def _look(self, due: Sequence[_Cursor]) -> list[MetadataRecord]:
-        """Read on in some partitions, beside each other.
+    def _new_cursor(self, wanted: Wanted) -> _Cursor:
+        chain = self._chains[wanted.partition]
+        longest = max(self._poll_interval, _LONGEST_POLL_INTERVAL)
+        backoff = Backoff(self._poll_interval, longest, jitter=lambda: 1.0)
+        return _Cursor(chain, wanted.generation, wanted.offset, backoff, chain.settings.look_for_roll_ups_after)
 
-        One that fails is tried again a few times, and told of then, if no other has anything.
+    def _look(self, due: Sequence[_Cursor]) -> list[MetadataRecord]:
+        """Read some partitions, in parallel.
+
+        An error is raised if no partition has a record: one of the store only after several tries in a row.
         """
         if len(due) > 1:
             answers = [self._submit(cursor) for cursor in due]
@@ -122,7 +126,7 @@ class ObjectFeed:
         try:
             return readers.submit(self._attempt, cursor)
         except RuntimeError:
-            self._check_open()  # it was closed in between, and its readers with it
+            self._check_open()  # the log was closed in between, and its readers with it
             raise
 
     def _attempt(self, cursor: _Cursor) -> list[MetadataRecord] | PenstockError:
@@ -131,7 +135,7 @@ class ObjectFeed:
         except StorageError as error:
             cursor.failures += 1
             self._look_later(cursor)
-            if cursor.failures % TRIES == 0:
+            if cursor.failures % _FAILURES_UNTIL_RAISED == 0:
                 return error
             _log.warning("reading the metadata log: %s; trying again", error)
             return []
@@ -140,17 +144,17 @@ class ObjectFeed:
 
     def _read(self, cursor: _Cursor) -> list[MetadataRecord]:
         found: Sequence[LogObject] = []
-        if cursor.name is None:
-            cursor.name, found = cursor.chain.locate(cursor.offset)
-        found = found or self._objects(cursor, cursor.name)
+        if cursor.next_object is None:
+            cursor.next_object, found = cursor.chain.locate(cursor.offset)
+        found = found or self._objects(cursor, cursor.next_object)
+        cursor.failures = 0
         if not found:
-            cursor.in_a_row = cursor.failures = 0
+            cursor.objects_in_a_row = 0
             self._look_later(cursor)
             return []
-        cursor.in_a_row += 1
-        cursor.failures = 0
+        cursor.objects_in_a_row += 1
         cursor.due = 0.0
-        cursor.pause = self._poll_interval
+        cursor.backoff.reset()
         partition, start = cursor.chain.partition, cursor.offset
         records = [
             MetadataRecord(partition, offset, payload)
@@ -159,25 +163,26 @@ class ObjectFeed:
             for offset, payload in enumerate(one.payloads, one.first)
             if offset >= start
         ]
-        cursor.name = found[-1].end
-        cursor.offset = max(start, cursor.name)
+        cursor.next_object = found[-1].end
+        cursor.offset = max(start, cursor.next_object)
         return records
 
     def _look_later(self, cursor: _Cursor) -> None:
-        cursor.due = self._clock() + cursor.pause
-        cursor.pause = max(self._poll_interval, min(cursor.pause * 2, _LONGEST_PAUSE))
+        cursor.due = self._clock() + cursor.backoff.seconds()
 
-    def _objects(self, cursor: _Cursor, name: int) -> Sequence[LogObject]:
-        """The objects of a roll-up that has this name, or the one object; none where the chain ends."""
-        if cursor.in_a_row >= cursor.look_at:
-            cursor.in_a_row = 0
+    def _objects(self, cursor: _Cursor, first: int) -> Sequence[LogObject]:
+        """The objects of a roll-up that has this offset, or the one object; none where the chain ends."""
+        settings = cursor.chain.settings
+        if cursor.objects_in_a_row >= cursor.look_for_roll_ups_after:
+            cursor.objects_in_a_row = 0
             cursor.roll_ups = cursor.chain.roll_ups()
-            cursor.look_at = HINT_EVERY if cursor.roll_ups else min(2 * cursor.look_at, ROLL_UP_EVERY)
-        while cursor.roll_ups and cursor.roll_ups[0].end <= name:
+            longer = min(2 * cursor.look_for_roll_ups_after, settings.roll_up_every)
+            cursor.look_for_roll_ups_after = settings.hint_every if cursor.roll_ups else longer
+        while cursor.roll_ups and cursor.roll_ups[0].end <= first:
             cursor.roll_ups.pop(0)
-        if cursor.roll_ups and cursor.roll_ups[0].first <= name:
+        if cursor.roll_ups and cursor.roll_ups[0].first <= first:
             if copied := cursor.chain.try_roll_up(cursor.roll_ups[0]):
                 return copied
             cursor.roll_ups.pop(0)
-        found = cursor.chain.read(name)
+        found = cursor.chain.read(first)
         return [] if found is None else [found]

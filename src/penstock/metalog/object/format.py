@@ -17,13 +17,13 @@ _MAGIC = b"PSML"
 _VERSION = 1
 _OVERHEAD = _HEADER.size + _CHECKSUM.size
 
-MOST_OF_A_PAYLOAD = 2**32 - 1
-LAST_OFFSET = 2**63 - 1
+MAX_PAYLOAD_BYTES = 2**32 - 1
+MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class LogObject:
-    """The records from offset `first` on; `number` says which object of its chain it is, `nonce` whose."""
+    """The records from offset `first` on. `number` counts the objects before it; its writer knows it by the `nonce`."""
 
     first: int
     number: int
@@ -33,7 +33,7 @@ class LogObject:
 
     @property
     def end(self) -> int:
-        """The offset after its last: the name of the object after it."""
+        """The offset after its last one, which names the next object."""
         return self.first + len(self.payloads)
 
 
@@ -81,8 +81,8 @@ def _decode_at(data: bytes, start: int) -> tuple[LogObject, int]:
     checksum = zlib.crc32(view[body:end], zlib.crc32(view[start : start + _HEADER.size]))
     if _CHECKSUM.unpack_from(data, start + _HEADER.size)[0] != checksum:
         raise CorruptData("the checksum of an object of the metadata log is wrong")
-    # From here on only somebody who computes checksums could have written something wrong.
-    if not count or count * _LENGTH.size > size or first + count - 1 > LAST_OFFSET:
+    # The checksum is right: what is wrong from here on was written so, by another program.
+    if not count or count * _LENGTH.size > size or first + count - 1 > MAX_OFFSET:
         raise CorruptData(f"an object of the metadata log with {count} records from {first} in {size} bytes")
     if number > first:  # each before it has at least one record
         raise CorruptData(f"an object of the metadata log from {first} cannot be the one with the number {number}")

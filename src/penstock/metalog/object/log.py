@@ -7,35 +7,52 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Self
+from typing import TypeVar
 
-from penstock.core import begin_anew_in_child, check_seconds, close_at_exit, decode_fields, encode_fields, forget
-from penstock.errors import Closed, CorruptData, InvalidInput, NotFound, StorageError
-from penstock.metalog.log import MAX_PARTITIONS, PartitionStart, as_payload, check_partition, check_partition_count
-from penstock.metalog.object.chain import Chain
+from penstock.core import (
+    Backoff,
+    Closing,
+    begin_anew_in_child,
+    call_with_retries,
+    check_config,
+    check_seconds,
+    close_at_exit,
+    decode_fields,
+    encode_fields,
+    forget,
+    get_logger,
+)
+from penstock.errors import AlreadyExists, CorruptData, InvalidInput, NotFound
+from penstock.metalog.change_signal import ChangeSignal
+from penstock.metalog.object.chain import Chain, PartitionEnd
 from penstock.metalog.object.feed import ObjectFeed
 from penstock.metalog.object.format import LogObject
 from penstock.metalog.object.recent_objects import RecentObjects
 from penstock.metalog.object.roll_ups import RollUps
+from penstock.metalog.object.settings import ObjectLogSettings
 from penstock.metalog.object.writer import PartitionWriter
-from penstock.metalog.patience import patiently
-from penstock.metalog.signal import Signal
-from penstock.metalog.subscription import Subscription
+from penstock.metalog.records import MAX_PARTITIONS, PartitionStart, as_payload, check_partition, check_partition_count
+from penstock.metalog.subscription import Feed, Subscription
 from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 
 _ABOUT = "log.json"
 _VERSION = 1
 _MAX_ABOUT_BYTES = 64 << 10
-_READERS = 8
+_MAX_READER_THREADS = 8
 _TRIES = 5
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.02, 1.0
+_SETTINGS = ObjectLogSettings()
+
+_T = TypeVar("_T")
+
+_log = get_logger(__name__)
 
 
-class ObjectMetadataLog:
+class ObjectMetadataLog(Closing):
     """A metadata log on an object store; any number of processes may have it open, forked children too.
 
     `where` is a URL or a store, `options` are the store's. `partition_count`, 1 to 10,000, is fixed when the log is
-    made; None takes that of the log that is there, or raises `NotFound`. A subscription looks for new objects every
+    made; None takes that of the existing log, or raises `NotFound`. A subscription looks for new objects every
     `poll_interval` seconds, and less often, up to once a second, while there are none. A publish that gets no answer
     from the store is tried for `give_up_after` seconds, and then raises `OutcomeUnknown`.
 
@@ -51,36 +68,37 @@ class ObjectMetadataLog:
         *,
         poll_interval: float = 0.05,
         give_up_after: float = 60.0,
+        settings: ObjectLogSettings = _SETTINGS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         **options: object,
     ) -> None:
+        super().__init__()
         if partition_count is not None:
             check_partition_count(partition_count)
         check_seconds("poll_interval", poll_interval)
         check_seconds("give_up_after", give_up_after, zero=True)
-        store = open_store(where, **options)
-        self._where = url_of(store)
-        count = _agreed_count(store, self._where, partition_count, sleep)
+        check_config(settings, ObjectLogSettings)
+        self._store = open_store(where, **options)
+        self._where = url_of(self._store)
         self._poll_interval = poll_interval
+        self._give_up_after = give_up_after
+        self._settings = settings
         self._clock = clock
         self._sleep = sleep
-        self._store = store
-        self._give_up_after = give_up_after
-        self._is_closed = False
-        self._begin(count)
+        self._begin(self._with_retries(lambda: _agreed_count(self._store, self._where, partition_count)))
         begin_anew_in_child(self)
         close_at_exit(self)
 
     def begin_anew(self) -> None:
-        """Make what threads share anew in a forked child: a thread of the parent may be in the middle of each."""
+        """Replace what threads share in a forked child: a thread of the parent may have been in the middle of it."""
         self._begin(self.partition_count)
 
     def _begin(self, count: int) -> None:
-        self._signal = Signal()
+        self._signal = ChangeSignal()
         self._roll_ups = RollUps()
         recent = RecentObjects()
-        self._chains = [Chain(self._store, partition, recent) for partition in range(count)]
+        self._chains = [Chain(self._store, partition, recent, self._settings) for partition in range(count)]
         self._writers = [
             PartitionWriter(
                 chain,
@@ -97,14 +115,6 @@ class ObjectMetadataLog:
 
     def __repr__(self) -> str:
         return f"ObjectMetadataLog({self._where!r}, {self.partition_count} partitions)"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def partition_count(self) -> int:
@@ -126,21 +136,33 @@ class ObjectMetadataLog:
         """One past the last offset of each partition, as it is on the store now. Raises `StorageError`."""
         self._check_open()
         if self.partition_count == 1:
-            return [self._end_of(self._chains[0])]
-        return list(self._pool().map(self._end_of, self._chains))
+            return [self.partition_end(0).offset]
+        return [end.offset for end in self._pool().map(self.partition_end, range(self.partition_count))]
+
+    def partition_end(self, partition: int) -> PartitionEnd:
+        """The high-water mark of a partition and the number of its objects, as it is on the store now.
+
+        Raises `PartitionOutOfRange`, `Closed`, `StorageError`, and `CorruptData` if its last object cannot be read.
+        """
+        check_partition(partition, self.partition_count)
+        self._check_open()
+        return self._with_retries(self._chains[partition].find_end)
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
-        """Deliver what is there from each start on, and then what comes. Raises `Closed`."""
+        """Deliver the records from each start on, then new ones as they are published. Raises `Closed`."""
+        return Subscription(self.open_feed(), self.partition_count, starts)
+
+    def open_feed(self) -> Feed:
+        """Where one subscription gets its records. Raises `Closed`."""
         self._check_open()
-        feed = ObjectFeed(self._chains, self._signal, self._check_open, self._pool, self._poll_interval, self._clock)
-        return Subscription(feed, self.partition_count, starts)
+        return ObjectFeed(self._chains, self._signal, self._check_open, self._pool, self._poll_interval, self._clock)
 
     def close(self) -> None:
-        """End it, and its subscriptions, when what is being published is on the store."""
+        """Close the log and its subscriptions, when what is being published is on the store."""
         with self._lock:
             self._is_closed = True
             readers, self._readers = self._readers, None
-        self._signal.give()
+        self._signal.notify()
         for writer in self._writers:
             writer.close()
         self._roll_ups.close()
@@ -148,49 +170,47 @@ class ObjectMetadataLog:
             readers.shutdown()
         forget(self)
 
-    def _end_of(self, chain: Chain) -> int:
-        return patiently(chain.find_end, self._sleep).offset
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise Closed(f"{self!r} is closed")
+    def _with_retries(self, call: Callable[[], _T]) -> _T:
+        backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, sleep=self._sleep)
+        return call_with_retries(call, backoff, tries=_TRIES, unless=NotFound, warn=_warn)
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             self._check_open()
             if self._readers is None:
-                self._readers = ThreadPoolExecutor(min(_READERS, self.partition_count), "penstock-metalog-read")
+                threads = min(_MAX_READER_THREADS, self.partition_count)
+                self._readers = ThreadPoolExecutor(threads, "penstock-metalog-read")
             return self._readers
 
     def _note_of(self, chain: Chain) -> Callable[[LogObject], None]:
         signal, roll_ups = self._signal, self._roll_ups
 
         def wrote(one: LogObject) -> None:
-            signal.give()
+            signal.notify()
             roll_ups.wrote(chain, one)
 
         return wrote
 
 
-def _agreed_count(store: ObjectStore, where: str, asked: int | None, sleep: Callable[[float], object]) -> int:
-    """How many partitions the log has; one that is not there is made, if it was said with how many."""
-    for left in reversed(range(_TRIES)):
-        found = patiently(lambda: _stored_count(store, where), sleep)
-        if found is None and asked is None:
-            raise NotFound(f"there is no metadata log at {where}: say with how many partitions to make one")
-        if found is None and asked is not None:
-            try:
-                store.put_if_absent(_ABOUT, encode_fields({"version": _VERSION, "partition_count": asked}))
-            except StorageError:  # AlreadyExists, OutcomeUnknown, or one that a later try may not meet
-                if not left:
-                    raise
-                continue  # whoever made it: what is there counts
-            return asked
-        if asked is not None and asked != found:
-            raise InvalidInput(f"partition_count must be {found}, which the log at {where} has, not {asked}")
-        if found is not None:
-            return found
-    raise AssertionError
+def _warn(error: Exception) -> None:
+    if not isinstance(error, AlreadyExists):  # another process made the log first
+        _log.warning("reading the metadata log: %s; trying again", error)
+
+
+def _agreed_count(store: ObjectStore, where: str, requested: int | None) -> int:
+    """How many partitions the log has. A log that does not exist is made with so many, if a number was given.
+
+    Raises `StorageError` where another process made the log meanwhile, or may have: the next try finds its number.
+    """
+    found = _stored_count(store, where)
+    if found is None and requested is None:
+        raise NotFound(f"there is no metadata log at {where}: give a partition_count to make one")
+    if found is None and requested is not None:
+        store.put_if_absent(_ABOUT, encode_fields({"version": _VERSION, "partition_count": requested}))
+        return requested
+    if found is None or requested not in (None, found):
+        raise InvalidInput(f"partition_count must be {found}, which the log at {where} has, not {requested}")
+    return found
 
 
 def _stored_count(store: ObjectStore, where: str) -> int | None:

@@ -7,21 +7,21 @@ from collections import OrderedDict
 
 from penstock.metalog.object.format import LogObject
 
-_MOST_BYTES = 8 << 20
-_MOST_OF_ONE = 1 << 20
+_MAX_BYTES = 8 << 20
+_MAX_BYTES_PER_OBJECT = 1 << 20
 
 
 class RecentObjects:
-    """Some objects, by partition and first offset; those used last, up to a number of bytes. They never change."""
+    """Objects by partition and first offset: those used last, up to `max_bytes` of memory. An object never changes."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._objects = OrderedDict[tuple[int, int], LogObject]()
-        self._size = 0
+        self._bytes = 0
         self._lock = threading.Lock()
 
     def get(self, partition: int, first: int) -> LogObject | None:
-        """The object, if it is here."""
+        """The object, if it is kept here."""
         with self._lock:
             found = self._objects.get((partition, first))
             if found is not None:
@@ -29,19 +29,19 @@ class RecentObjects:
             return found
 
     def add(self, partition: int, found: LogObject) -> None:
-        """Keep an object, and let go of those that were not used for the longest."""
-        if found.size > _MOST_OF_ONE:
+        """Keep an object, and drop the least recently used ones where there are too many bytes."""
+        if found.size > _MAX_BYTES_PER_OBJECT:
             return
         with self._lock:
             if (partition, found.first) in self._objects:
                 return
             self._objects[partition, found.first] = found
-            self._size += _weight(found)
-            while self._size > self._most_bytes:
-                _, gone = self._objects.popitem(last=False)
-                self._size -= _weight(gone)
+            self._bytes += _memory_bytes(found)
+            while self._bytes > self._max_bytes:
+                _, dropped = self._objects.popitem(last=False)
+                self._bytes -= _memory_bytes(dropped)
 
 
-def _weight(found: LogObject) -> int:
-    """About how many bytes it takes here: many small payloads take more than their bytes."""
+def _memory_bytes(found: LogObject) -> int:
+    """About how much memory it takes: each payload costs some bytes beyond its own."""
     return found.size + 400 + 40 * len(found.payloads)

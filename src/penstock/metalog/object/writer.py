@@ -15,8 +15,8 @@ from typing import TypeVar
 from penstock import metrics
 from penstock.core import get_logger
 from penstock.errors import AlreadyExists, Closed, InvalidInput, OutcomeUnknown, StorageError
-from penstock.metalog.object.chain import HINT_EVERY, Chain, End
-from penstock.metalog.object.format import MOST_OF_A_PAYLOAD, LogObject, encode, size_of
+from penstock.metalog.object.chain import Chain, PartitionEnd
+from penstock.metalog.object.format import MAX_PAYLOAD_BYTES, LogObject, encode, size_of
 
 _MOST_BYTES = (1 << 20) - 64  # of the payloads that share an object; its header has the rest of a mebibyte
 _FIRST_PAUSE = 0.005
@@ -88,8 +88,8 @@ class PartitionWriter:
 
     def publish(self, payload: bytes) -> int:
         """Append a payload, and return its offset when it is in the log."""
-        if len(payload) > MOST_OF_A_PAYLOAD:
-            raise InvalidInput(f"a payload has at most {MOST_OF_A_PAYLOAD} bytes, not {len(payload)}")
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise InvalidInput(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
         ours = _Waiting(payload)
         try:
             with self._lock:
@@ -130,7 +130,7 @@ class PartitionWriter:
         first = -1
         error: Exception = _INTERRUPTED
         try:
-            first = self._append([one.payload for one in group])
+            first = self.append([one.payload for one in group])
         except Exception as failure:  # noqa: BLE001  every publisher of the group raises it
             error = failure
         finally:
@@ -139,7 +139,7 @@ class PartitionWriter:
         self._group = []
         if first >= 0 and self._last is not None:
             self._publishes.inc(len(group))
-            if self._last.number % HINT_EVERY == HINT_EVERY - 1:
+            if (self._last.number + 1) % self._chain.settings.hint_every == 0:
                 self._chain.hint(self._last.first)
                 self._hinted = self._last.first
             self._wrote(self._last)
@@ -175,7 +175,7 @@ class PartitionWriter:
             one.open()
         self._group = []
 
-    def _append(self, payloads: Sequence[bytes]) -> int:
+    def append(self, payloads: Sequence[bytes]) -> int:
         """Create the object at the chain's end, wherever that turns out to be; return its first offset."""
         pauses = self._pauses()
         end = self._chain.known_end or self._patiently(self._chain.find_end, pauses)
@@ -191,11 +191,11 @@ class PartitionWriter:
                 return end.offset
             self._lost.inc()
             losses += 1
-            end = End(theirs.end, theirs.number + 1)
+            end = PartitionEnd.after(theirs)
             if losses % 2 == 0:  # so many others write, or have written: to read on is cheaper than to try each name
                 end = self._patiently(self._chain.find_end, pauses)
 
-    def _create(self, end: End, nonce: bytes, data: bytes, pauses: Iterator[None]) -> LogObject | None:
+    def _create(self, end: PartitionEnd, nonce: bytes, data: bytes, pauses: Iterator[None]) -> LogObject | None:
         """Create an object under this name, and no other: None when it is there, or somebody else's that is.
 
         Until an object was seen there every try has the same bytes: one whose reply was lost may still arrive.
