@@ -49,7 +49,7 @@ def holding(folder: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 def main(data: str, checkpoint: str) -> None:
     """Run the pipeline."""
-    from penstock.spark.pipeline.map_in_arrow import map_in_arrow
+    from penstock.spark.map_in_arrow import map_in_arrow
     from pyspark.sql import SparkSession
 
     from penstock.spark import Pipeline
