@@ -136,7 +136,7 @@ class Route:
 
 
 class Clock:
-    """Time that passes when the test, or somebody's wait, says so."""
+    """Time that passes when the test, or a wait on a `TimedShutdown`, advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -160,6 +160,16 @@ class TimedShutdown(threading.Event):
 
     def is_set(self) -> bool:
         return self._clock.now >= self._ends_at or super().is_set()
+
+
+class HoldSwitch:
+    """A pressure that holds as the test sets it."""
+
+    def __init__(self, hold: bool = False) -> None:
+        self.hold = hold
+
+    def should_hold(self) -> bool:
+        return self.hold
 
 
 class Heap:

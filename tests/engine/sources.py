@@ -1,4 +1,4 @@
-"""One face for the three transports that tests of the ack barrier run over."""
+"""One interface to the three transports, for tests that run over each of them; and batches to fill a buffer with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PER_BLOCK = 3
 
 
 def plant(store: ObjectStore, *batches: list[bytes]) -> None:
-    """Put batches into a buffer without a producer: at once, and also what none would write, empty ones."""
+    """Put batches into a buffer without a producer, which would not write empty ones."""
     entries = []
     for number, batch in enumerate(batches):
         store.put(f"ingest/{number}.batch", encode_batch(batch))
@@ -27,7 +27,7 @@ def plant(store: ObjectStore, *batches: list[bytes]) -> None:
 
 
 class Source(Protocol):
-    """Holds values, three to a block, and says how many of them are committed."""
+    """Holds values, three to a block, and counts those that are committed."""
 
     survives: bool
 
@@ -81,9 +81,9 @@ class QueueSource:
         return QueueReceiver(self._queue, filters=filters)
 
     def committed(self) -> int:
-        left = [event.id for event in self._queue.iterate()]
-        assert left == list(range(self._count - len(left), self._count)), "acked with a gap"
-        return self._count - len(left)
+        unacked = [event.id for event in self._queue.iterate()]
+        assert unacked == list(range(self._count - len(unacked), self._count)), "acked with a gap"
+        return self._count - len(unacked)
 
     def close(self) -> None:
         self._queue.close()

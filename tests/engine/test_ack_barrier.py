@@ -34,7 +34,7 @@ FIFTH = 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where the second block fails, and what is to be said of it."""
+    """Where the second block fails, and the error that this is."""
 
     error: type[EngineError]
     says: str
@@ -178,7 +178,7 @@ def test_the_error_has_its_cause(outcome: Outcome) -> None:
     assert isinstance(outcome.error.__cause__, outcome.place.cause or type(None))
 
 
-def test_the_error_says_what_its_cause_says(outcome: Outcome) -> None:
+def test_the_error_has_the_text_of_its_cause(outcome: Outcome) -> None:
     assert outcome.place.cause is None or str(outcome.error.__cause__) in str(outcome.error)
 
 

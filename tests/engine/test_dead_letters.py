@@ -39,8 +39,8 @@ def process(parsed: Any) -> WorkBatch:
 
 
 def process_and_hand_on(parsed: Any) -> WorkBatch:
-    made = process(parsed)
-    return WorkBatch(made.records, parsed.commit_tokens, [*parsed.dead_letters, *made.dead_letters])
+    processed = process(parsed)
+    return WorkBatch(processed.records, parsed.commit_tokens, [*parsed.dead_letters, *processed.dead_letters])
 
 
 class Case:
@@ -111,7 +111,7 @@ def test_without_parsing_inbound_letters_are_routed_once_though_process_hands_th
     [(INBOUND, "recv", "not wanted"), (BROKEN, "parse", "parse error: .+"), (DEAD, "process", "dead")],
     ids=["inbound", "parse", "process"],
 )
-def test_a_letter_says_where_and_why(bad: bytes, stage: str, reason: str) -> None:
+def test_a_letter_has_its_stage_and_reason(bad: bytes, stage: str, reason: str) -> None:
     (letter,) = Case(bad).run().route.letters
     assert letter.stage == stage
     with pytest.raises(InvalidInput, match=reason):
@@ -154,7 +154,7 @@ def test_a_letter_that_is_rejected_is_an_error_and_nothing_is_committed(bad: byt
     assert (case.committed, case.sink.batches) == ([], [])
 
 
-def test_letters_are_rejected_unless_told_otherwise() -> None:
+def test_letters_are_rejected_by_default() -> None:
     receiver = Scripted(WorkBatch((), (1,), [DeadLetter(b"x", "why")]))
     with pytest.raises(DeadLettersUnrouted, match="stage process: why"):
         BatchEngine().run(receiver, through, Sink(), until_idle=True)
@@ -225,7 +225,7 @@ def test_the_first_filter_that_does_not_keep_decides(verdict: Verdict) -> None:
     assert transport.recv(1).dead_letters == (letter,)
 
 
-def test_a_filter_that_says_something_else_is_refused() -> None:
+def test_a_filter_that_returns_something_else_is_refused() -> None:
     transport = MemoryTransport(filters=[lambda record: True])  # type: ignore[list-item, return-value]
     transport.inject(b"x")
     with pytest.raises(InvalidInput, match="must return Keep, Drop or a DeadLetter, not True"):

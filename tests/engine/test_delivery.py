@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -85,6 +86,17 @@ def source_of(*payloads: bytes) -> MemoryTransport:
     return source
 
 
+def failure_of(sink: Callable[[WorkBatch], Any], match: str = "the sink") -> BaseException:
+    """The cause of a sink's failure, after which nothing is committed, and the block comes again."""
+    source = source_of(b"one")
+    with pytest.raises(SinkFailed, match=match) as caught:
+        BatchEngine(QUICK).run(source, through, sink, until_idle=True)
+    assert source.committed_sequence is None
+    assert len(source.recv(10)) == 1
+    assert caught.value.__cause__ is not None
+    return caught.value.__cause__
+
+
 def all_dead(batch: WorkBatch) -> WorkBatch:
     return WorkBatch((), dead_letters=[DeadLetter.of(record, "it is bad") for record in batch.records])
 
@@ -94,9 +106,13 @@ def _nothing_done() -> None:
     done.clear()
 
 
-@pytest.mark.parametrize("sub_block_bytes", [None, 0])
-@pytest.mark.parametrize("commit", CommitMode)
-@pytest.mark.parametrize("kind", UNDONE)
+@pytest.mark.parametrize(
+    ("kind", "commit", "sub_block_bytes"),
+    [
+        *((kind, CommitMode.AUTO, None) for kind in UNDONE),
+        *(("generator", commit, size) for commit, size in itertools.product(CommitMode, [None, 0])),
+    ],
+)
 def test_what_is_no_delivery_is_refused_by_its_type_and_nothing_is_committed(
     kind: str, commit: CommitMode, sub_block_bytes: int | None
 ) -> None:
@@ -139,24 +155,18 @@ def test_a_route_is_held_to_the_same(kind: str) -> None:
         ("int", "it returned a int, which does not say whether the block is delivered"),
     ],
 )
-def test_the_refusal_names_the_type_and_says_what_to_do(kind: str, named: str) -> None:
-    with pytest.raises(SinkFailed) as caught:
-        BatchEngine(QUICK).run(source_of(b"one"), through, UNDONE[kind], until_idle=True)  # type: ignore[arg-type]
-    assert named in str(caught.value)
+def test_the_refusal_names_the_type_and_what_to_do(kind: str, named: str) -> None:
+    assert isinstance(failure_of(UNDONE[kind], re.escape(named)), InvalidInput)
 
 
 def test_a_task_of_an_event_loop_is_refused() -> None:
-    source = source_of(b"one")
-
     async def run() -> None:
         def sink(batch: WorkBatch) -> Any:
             return asyncio.get_running_loop().create_task(work_later(batch))
 
-        with pytest.raises(SinkFailed, match="it returned a Task, which nothing awaits"):
-            BatchEngine(QUICK).run(source, through, sink, until_idle=True)
+        failure_of(sink, "it returned a Task, which nothing awaits")
 
     asyncio.run(run())
-    assert source.committed_sequence is None
 
 
 @pytest.mark.parametrize("process", [work_later, each, lambda batch: map(work, batch.records), lambda batch: [batch]])
@@ -272,18 +282,6 @@ def test_the_writes_in_the_result_of_a_future_are_waited_for(as_what: Callable[[
     assert receiver.commits == [(0,)]
 
 
-def test_a_handle_in_the_result_of_a_future_that_failed_fails_the_sink(fresh_name: str) -> None:
-    source = source_of(b"one")
-    store = FaultyStore(f"memory://{fresh_name}", rates={})
-    store.inject(StoreFault.ERROR_BEFORE, operation="put")
-    with Producer(store) as producer, ThreadPoolExecutor(1) as pool, pytest.raises(SinkFailed) as caught:
-        BatchEngine(QUICK).run(
-            source, through, lambda batch: pool.submit(producer.produce, batch.records), until_idle=True
-        )
-    assert isinstance(caught.value.__cause__, StorageError)
-    assert source.committed_sequence is None
-
-
 @pytest.mark.parametrize(
     "result", [12, "written", {"written": 12}, [1, 2], (), sqlite3.connect(":memory:").execute("select 1"), object()]
 )
@@ -322,14 +320,16 @@ def test_a_handle_whose_batch_is_not_written_yet_is_not_committed(fresh_name: st
         assert receiver.commits == [(0,)]
 
 
-def test_a_handle_that_failed_fails_the_sink(fresh_name: str) -> None:
-    source = source_of(b"one")
+@pytest.mark.parametrize("in_a_future", [False, True])
+def test_a_handle_that_failed_fails_the_sink(fresh_name: str, in_a_future: bool) -> None:
     store = FaultyStore(f"memory://{fresh_name}", rates={})
     store.inject(StoreFault.ERROR_BEFORE, operation="put")
-    with Producer(store) as producer, pytest.raises(SinkFailed) as caught:
-        BatchEngine(QUICK).run(source, through, lambda batch: producer.produce(batch.records), until_idle=True)
-    assert isinstance(caught.value.__cause__, StorageError)
-    assert source.committed_sequence is None
+    with Producer(store) as producer, ThreadPoolExecutor(1) as pool:
+
+        def sink(batch: WorkBatch) -> Any:
+            return pool.submit(producer.produce, batch.records) if in_a_future else producer.produce(batch.records)
+
+        assert isinstance(failure_of(sink), StorageError)
 
 
 def failed_with(error: BaseException) -> Future[None]:
@@ -370,20 +370,15 @@ def test_of_several_failures_the_first_in_order_is_raised_and_all_are_waited_for
 
 
 def test_a_cancelled_future_is_not_delivered() -> None:
-    source, future = source_of(b"one"), Future[None]()
+    future = Future[None]()
     future.cancel()
     future.set_running_or_notify_cancel()
-    with pytest.raises(SinkFailed, match="CancelledError"):
-        BatchEngine(QUICK).run(source, through, lambda _: future, until_idle=True)
-    assert source.committed_sequence is None
+    failure_of(lambda _: future, "CancelledError")
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
 def test_a_worker_that_was_ended_fails_the_sink_and_not_the_process(error: BaseException) -> None:
-    source = source_of(b"one")
-    with pytest.raises(SinkFailed, match=f"a future ended with {type(error).__name__}"):
-        BatchEngine(QUICK).run(source, through, lambda _: failed_with(error), until_idle=True)
-    assert source.committed_sequence is None
+    failure_of(lambda _: failed_with(error), f"a future ended with {type(error).__name__}")
 
 
 def test_an_interrupt_during_the_wait_ends_it_and_nothing_is_committed() -> None:
@@ -415,30 +410,19 @@ def test_a_shutdown_during_the_wait_ends_the_run_after_the_block() -> None:
     assert receiver.commits == [(0,)]
 
 
-class Delivering:
-    """A source, a sink and a route whose futures end later, from other threads, well or badly."""
-
-    healthy = True
+class Delivering(MemoryTransport):
+    """A source, with a sink and a route whose futures end later, from other threads, well or badly."""
 
     def __init__(self, count: int, plan: list[bool], pool: ThreadPoolExecutor) -> None:
-        self.transport = MemoryTransport()
-        self.transport.send(Record(b"%d" % number) for number in range(count))
+        super().__init__()
+        self.send(Record(b"%d" % number) for number in range(count))
         self.delivered = set[bytes]()
         self._plan = plan
         self._pool = pool
 
-    def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
-        return self.transport.recv(max_records, max_bytes, 0)
-
     def commit(self, tokens: Sequence[Any]) -> None:
         assert {b"%d" % number for number in range(max(tokens) + 1)} <= self.delivered, "committed, not delivered"
-        self.transport.commit(tokens)
-
-    def rewind(self) -> None:
-        self.transport.rewind()
-
-    def close(self) -> None:
-        pass
+        super().commit(tokens)
 
     def process(self, batch: WorkBatch) -> WorkBatch:
         dead = [record for record in batch.records if int(record.value) % 3 == 0]
@@ -446,12 +430,12 @@ class Delivering:
         return WorkBatch(kept, dead_letters=[DeadLetter.of(record, "every third") for record in dead])
 
     def sink(self, batch: WorkBatch) -> list[Future[None]]:
-        return [self._send(record.value) for record in batch.records]
+        return [self._deliver_later(record.value) for record in batch.records]
 
     def route(self, letters: list[DeadLetter]) -> tuple[Future[None], ...]:
-        return tuple(self._send(letter.payload) for letter in letters)
+        return tuple(self._deliver_later(letter.payload) for letter in letters)
 
-    def _send(self, value: bytes) -> Future[None]:
+    def _deliver_later(self, value: bytes) -> Future[None]:
         return self._pool.submit(self._deliver, value, fails=bool(self._plan and self._plan.pop()))
 
     def _deliver(self, value: bytes, *, fails: bool) -> None:
@@ -472,16 +456,10 @@ def test_nothing_is_committed_unless_it_was_delivered(
 ) -> None:
     failures = sum(plan)
     with ThreadPoolExecutor(3) as pool:
-        world = Delivering(count, plan, pool)
-        engine = BatchEngine(EngineConfig(max_records=block, recv_timeout=0), dlq=DlqPolicy.route(world.route))
+        source = Delivering(count, plan, pool)
+        engine = BatchEngine(EngineConfig(max_records=block, recv_timeout=0), dlq=DlqPolicy.route(source.route))
         for _ in range(failures + 1):
             with suppress(EngineError):
-                engine.run(world, world.process, world.sink, sub_block_bytes=sub_block_bytes, until_idle=True)
-    assert world.transport.committed_sequence == (count - 1 if count else None)
-    assert world.delivered == {b"%d" % number for number in range(count)}
-
-
-def test_a_refusal_is_the_cause() -> None:
-    with pytest.raises(SinkFailed) as caught:
-        BatchEngine(QUICK).run(source_of(b"one"), through, lambda _: 1, until_idle=True)  # type: ignore[arg-type,return-value]
-    assert isinstance(caught.value.__cause__, InvalidInput)
+                engine.run(source, source.process, source.sink, sub_block_bytes=sub_block_bytes, until_idle=True)
+    assert source.committed_sequence == (count - 1 if count else None)
+    assert source.delivered == {b"%d" % number for number in range(count)}

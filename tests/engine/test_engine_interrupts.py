@@ -60,7 +60,7 @@ class Source:
     """A receiver, what it has not committed, and how to close it."""
 
     receiver: Receiver
-    left: Callable[[], int]
+    uncommitted: Callable[[], int]
     close: Callable[[], object]
 
 
@@ -74,8 +74,8 @@ class Sources:
         self._numbers = itertools.count()
         self._open: DurableEventQueue[bytes] | None = None
 
-    def spoil(self) -> None:
-        """Let nobody else have what went wrong."""
+    def discard(self) -> None:
+        """Close the queue after harm was found: the next interrupt gets a new one."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -100,8 +100,8 @@ class Sources:
         return Source(receiver, lambda: len(kept(store)), receiver.close)
 
 
-def look_for_harm(source: Source, interrupts: Interrupts) -> list[str]:
-    """Run up to the interrupt, then run again, and say what is wrong."""
+def harm_of(source: Source, interrupts: Interrupts) -> list[str]:
+    """Run up to the interrupt, then run again, and return what is wrong."""
     guard, sink, wrong = MemoryGuard(1 << 30), Sink(), list[str]()
     engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0), regulation=regulated(guard))
 
@@ -117,8 +117,8 @@ def look_for_harm(source: Source, interrupts: Interrupts) -> list[str]:
         wrong.append(f"the next run failed: {error!r}")
     if set(sink.values) != set(PAYLOADS):
         wrong.append(f"only {sink.values} were sunk")
-    if left := source.left():
-        wrong.append(f"{left} are not committed")
+    if uncommitted := source.uncommitted():
+        wrong.append(f"{uncommitted} are not committed")
     source.close()
     return wrong
 
@@ -132,13 +132,13 @@ def test_a_run_loses_nothing_wherever_it_was_interrupted(
     harm: list[str] = []
     for number in itertools.count():
         interrupts = interrupt(number, event, FILES[kind])
-        wrong = look_for_harm(sources.make(), interrupts)
+        wrong = harm_of(sources.make(), interrupts)
         if wrong:
             harm.append(f"after an interrupt at {interrupts.place}: {', '.join(wrong)}")
-            sources.spoil()
+            sources.discard()
         if interrupts.place is None:
             break
-    sources.spoil()
+    sources.discard()
     assert not harm, "\n".join(harm)
     assert number > 30
 

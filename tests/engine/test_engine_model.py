@@ -30,7 +30,7 @@ PLACES = ["recv", "filter", "process", "route", "sink", "late sink", "commit", "
 
 
 class World:
-    """A source, a sink and a route that keep account, and fail where they are told to."""
+    """A source, a sink and a route that note what they get, and fail as planned."""
 
     def __init__(self, records: list[tuple[int, str]], faults: list[tuple[str, int]], commit: CommitMode) -> None:
         self.records = [Record(b"%04d" % number + b"x" * size) for number, (size, _) in enumerate(records)]

@@ -43,7 +43,7 @@ QUICK = EngineConfig(recv_timeout=0)
 
 
 def run(receiver: Any, process: Any = through, sink: Any = None, **more: Any) -> EngineStats:
-    """Run a new engine until nothing is left."""
+    """Run a new engine until its receiver is empty."""
     engine = BatchEngine(more.pop("config", QUICK), dlq=more.pop("dlq", DlqPolicy.reject()))
     return engine.run(receiver, process, sink or Sink(), until_idle=True, **more)
 

@@ -1,4 +1,4 @@
-"""From a buffer to a buffer without an object for a record, where nobody asks for one."""
+"""From a buffer to a buffer without an object for a record, where none is asked for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Objects:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    """Objects that were made stay counted."""
+    """Objects stay counted until the end of the test."""
     gc.collect()
     gc.disable()
     yield
@@ -49,9 +49,9 @@ def run(filled: Path, target: Path, process: Callable[[WorkBatch], WorkBatch], r
     objects = Objects()
 
     def looking(batch: WorkBatch) -> WorkBatch:
-        made = process(batch)
+        processed = process(batch)
         objects.look()
-        return made
+        return processed
 
     engine = BatchEngine(regulation=SelfRegulation() if regulated else None)
     with BufferReceiver(filled) as receiver, BufferSender(target) as sender:
@@ -66,7 +66,7 @@ def run(filled: Path, target: Path, process: Callable[[WorkBatch], WorkBatch], r
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("regulated", [True, False])
-def test_pass_through_makes_no_object_for_a_record(filled: Path, tmp_path: Path, regulated: bool) -> None:
+def test_pass_through_creates_no_object_for_a_record(filled: Path, tmp_path: Path, regulated: bool) -> None:
     objects = run(filled, tmp_path, lambda batch: batch, regulated)
     assert objects.most < ROWS / 20
     with Consumer(tmp_path) as consumer:
@@ -75,7 +75,7 @@ def test_pass_through_makes_no_object_for_a_record(filled: Path, tmp_path: Path,
 
 
 @pytest.mark.usefixtures("no_collection")
-def test_whoever_asks_for_records_gets_objects(filled: Path, tmp_path: Path) -> None:
+def test_records_that_are_asked_for_are_objects(filled: Path, tmp_path: Path) -> None:
     def ask(batch: WorkBatch) -> WorkBatch:
         assert len(batch.records) == ROWS
         return batch

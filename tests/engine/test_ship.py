@@ -31,7 +31,7 @@ def shipped(where: str | Path | ObjectStore) -> list[bytes]:
         return [value for batch in consumer for value in batch.entries]
 
 
-def left_in(path: Path) -> list[bytes]:
+def events_in(path: Path) -> list[bytes]:
     with DurableEventQueue(path) as queue:
         return [event.event for event in queue.iterate()]
 
@@ -103,14 +103,14 @@ def test_an_open_queue_can_be_used_after_it_was_shipped(queue: DurableEventQueue
     queue.push_many(numbered(0, 10))
     assert ship(queue, where, until_idle=True).processed == 10
     queue.push(b"next")
-    taken = queue.pop()
-    assert taken is not None
-    assert taken.event == b"next"
-    queue.ack(taken.id)
+    event = queue.pop()
+    assert event is not None
+    assert event.event == b"next"
+    queue.ack(event.id)
     assert queue.is_empty
 
 
-def test_what_was_stopped_half_way_can_be_taken_by_others_at_once(
+def test_what_a_stopped_shipper_did_not_ship_is_ready_at_once(
     queue: DurableEventQueue[bytes], where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue.push_many([bytes(9 << 20)] * 3)  # a block has 16 MiB, and so one of these
@@ -129,7 +129,7 @@ def test_a_path_is_opened_and_closed_again(tmp_path: Path, where: str) -> None:
     path = fill(tmp_path / "queue", numbered(0, 1000))
     stats = ship(path, where, until_idle=True)
     assert (stats.processed, stats.bytes) == (1000, 6000)
-    assert left_in(path) == []
+    assert events_in(path) == []
     assert shipped(where) == numbered(0, 1000)
 
 
@@ -139,7 +139,7 @@ def test_the_order_of_events_is_kept_over_many_blocks(queue: DurableEventQueue[b
         queue.push_many([number + large for number in numbered(first, first + 60)])
     ship(queue, where, until_idle=True)
     assert [value[:6] for value in shipped(where)] == numbered(0, 600)
-    assert len(Manifest.read(where).entries) >= 3, "it was one block, and says nothing about their order"
+    assert len(Manifest.read(where).entries) >= 3, "one block proves nothing about the order of blocks"
 
 
 def test_events_larger_than_the_budget_are_shipped_one_by_one(queue: DurableEventQueue[bytes], where: str) -> None:
@@ -188,7 +188,7 @@ def test_every_queue_of_a_folder_is_shipped(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("no queue either")
     assert ship(tmp_path, where, until_idle=True).processed == 30
     assert shipped(where) == numbered(0, 30)
-    assert [left_in(tmp_path / f"worker-{number}") for number in range(3)] == [[], [], []]
+    assert [events_in(tmp_path / f"worker-{number}") for number in range(3)] == [[], [], []]
     assert list((tmp_path / "no queue").iterdir()) == []
 
 
@@ -243,15 +243,14 @@ def test_a_queue_that_another_process_holds_is_shipped_once_it_is_released(
 def test_a_queue_that_comes_later_is_shipped_too(tmp_path: Path, where: str, stop: Event, committed: Bell) -> None:
     (tmp_path / "folder").mkdir()
     shipper = Background(lambda: ship(tmp_path / "folder", where, stop=stop))
-    made = fill(tmp_path / "elsewhere", numbered(0, 10))
-    made.rename(tmp_path / "folder" / "new")
+    fill(tmp_path / "elsewhere", numbered(0, 10)).rename(tmp_path / "folder" / "new")
     committed.wait()
     stop.set()
     assert shipper.result().processed == 10
 
 
 class Looks:
-    """Rings when the shipper has looked who opened a queue last: while it has it open, and then in each round."""
+    """Rings when the shipper has read the last opening of a queue: while it has the queue open, and in each round."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bell = Bell()
@@ -295,7 +294,7 @@ def test_what_is_pushed_right_after_the_shipper_closed_a_queue_is_shipped(
     assert shipped(where) == [b"first", b"second"]
 
 
-def test_a_queue_that_nobody_used_is_not_opened_again(
+def test_a_queue_that_was_not_used_is_not_opened_again(
     tmp_path: Path, where: str, stop: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(monkeypatch)
@@ -309,7 +308,7 @@ def test_a_queue_that_nobody_used_is_not_opened_again(
     assert opening_of(tmp_path / "queue") == opening
 
 
-def test_every_opening_of_a_queue_is_told_from_the_one_before(tmp_path: Path) -> None:
+def test_every_opening_of_a_queue_differs_from_the_one_before(tmp_path: Path) -> None:
     assert opening_of(tmp_path / "queue") is None
     seen = []
     for _ in range(3):
@@ -428,7 +427,7 @@ def test_a_stop_ends_the_wait_between_two_tries(queue: DurableEventQueue[bytes],
     assert queue.ready_len() == 1
 
 
-def test_what_trying_again_does_not_mend_is_raised(queue: DurableEventQueue[bytes], where: str) -> None:
+def test_an_error_that_a_retry_cannot_mend_is_raised(queue: DurableEventQueue[bytes], where: str) -> None:
     queue.push(bytes(1000))
     with pytest.raises(SinkFailed) as failed:
         ship(queue, where, config=ProducerConfig(max_batch_bytes=100))
@@ -452,12 +451,12 @@ def test_a_queue_that_is_closed_meanwhile_ends_it(
 
 
 def test_what_is_no_queue_is_refused(where: str) -> None:
-    for nonsense in (None, 7, b"path", EventQueue(), object()):
+    for wrong in (None, 7, b"path", EventQueue(), object()):
         with pytest.raises(InvalidInput, match="ship takes an open DurableEventQueue or a path"):
-            ship(nonsense, where)  # type: ignore[arg-type]
+            ship(wrong, where)  # type: ignore[arg-type]
 
 
-def test_other_nonsense_is_refused(queue: DurableEventQueue[bytes], where: str) -> None:
+def test_other_wrong_arguments_are_refused(queue: DurableEventQueue[bytes], where: str) -> None:
     queue.push(b"stays")
     with pytest.raises(InvalidInput, match=r"stop must be a threading\.Event"):
         ship(queue, where, stop=True, until_idle=True)  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ class Story:
                 return
 
     def end(self) -> Blocks:
-        """Ship what is left, by a process that is not killed, and look at what is in the buffer."""
+        """Ship the rest, by a process that is not killed, and return what is in the buffer."""
         with DurableEventQueue(self._queue) as queue:
             ship(queue, self._buffer, until_idle=True)
             assert queue.is_empty

@@ -25,59 +25,33 @@ KINDS = {"list": lambda records: WorkBatch(records, (1, 2), [LETTER]),
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Any:
-    """A batch made of objects, and one made of columns: nobody can tell them apart."""
+    """A batch of objects, and one of columns: they behave alike."""
     return KINDS[request.param]
 
 
 @pytest.fixture
 def batch(kind: Any) -> WorkBatch:
-    made: WorkBatch = kind(RECORDS)
-    return made
+    batch: WorkBatch = kind(RECORDS)
+    return batch
 
 
-def test_its_records_are_those_it_was_made_of(batch: WorkBatch) -> None:
-    assert batch.records == RECORDS
-
-
-def test_its_columns_are_those_of_its_records(batch: WorkBatch) -> None:
+def test_it_has_its_records_their_columns_number_and_size(batch: WorkBatch) -> None:
+    assert batch.records == [batch.record(row) for row in range(3)] == RECORDS
     assert batch.arrow.equals(records_to_arrow(RECORDS))
+    assert (len(batch), batch.total_bytes, batch.is_empty) == (3, 3, False)
 
 
-def test_its_length_is_the_number_of_records(batch: WorkBatch) -> None:
-    assert len(batch) == 3
+def test_without_records_it_is_empty_and_true_for_it_has_tokens(kind: Any) -> None:
+    batch = kind([])
+    assert (batch.is_empty, batch.total_bytes, bool(batch), batch.commit_tokens) == (True, 0, True, (1, 2))
 
 
-def test_its_size_is_that_of_the_payloads(batch: WorkBatch) -> None:
-    assert batch.total_bytes == 3
-
-
-def test_the_size_of_a_piece_is_that_of_its_payloads(batch: WorkBatch) -> None:
-    assert batch.piece(1, 3).total_bytes == 2
-
-
-def test_it_is_true_also_without_records(kind: Any) -> None:
-    assert bool(kind([]))
-
-
-def test_it_is_empty_without_records_though_it_has_tokens(kind: Any) -> None:
-    assert (kind([]).is_empty, kind(RECORDS).is_empty) == (True, False)
-
-
-def test_an_empty_one_has_no_bytes(kind: Any) -> None:
-    assert kind([]).total_bytes == 0
-
-
-def test_map_records_keeps_tokens_and_dead_letters(batch: WorkBatch) -> None:
-    mapped = batch.map_records(lambda records: [*records, *records])
-    assert (mapped.commit_tokens, mapped.dead_letters) == ((1, 2), (LETTER,))
-
-
-def test_map_records_puts_what_the_function_makes(batch: WorkBatch) -> None:
-    assert values(batch.map_records(reversed).records) == [b"", b"bb", b"a"]
-
-
-def test_map_records_may_make_none(batch: WorkBatch) -> None:
-    assert batch.map_records(lambda records: ()).is_empty
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_map_records_replaces_the_records_and_keeps_the_rest(kept: int) -> None:
+    batch = WorkBatch(RECORDS, (1, 2), [LETTER], filtered=4)
+    mapped = batch.map_records(lambda records: list(reversed(records))[:kept])
+    assert values(mapped.records) == [b"", b"bb", b"a"][:kept]
+    assert (mapped.commit_tokens, mapped.dead_letters, mapped.filtered) == ((1, 2), (LETTER,), 4)
 
 
 def test_map_records_leaves_the_batch_as_it_was(batch: WorkBatch) -> None:
@@ -94,10 +68,6 @@ def test_map_records_refuses_what_are_no_records(batch: WorkBatch) -> None:
         batch.map_records(lambda records: [record.value for record in records])  # type: ignore[misc]
 
 
-def test_map_records_keeps_the_count_of_the_filtered() -> None:
-    assert WorkBatch(RECORDS, filtered=4).map_records(lambda records: records).filtered == 4
-
-
 def test_with_tokens_changes_the_tokens_alone(batch: WorkBatch) -> None:
     other = batch.with_tokens((9,))
     assert (other.commit_tokens, other.dead_letters, other.records, batch.commit_tokens) == (
@@ -111,13 +81,10 @@ def test_with_tokens_changes_the_tokens_alone(batch: WorkBatch) -> None:
 def test_a_piece_has_neither_tokens_nor_dead_letters(batch: WorkBatch) -> None:
     piece = batch.piece(0, 1)
     assert (piece.records, piece.commit_tokens, piece.dead_letters) == (RECORDS[:1], (), ())
+    assert batch.piece(1, 3).total_bytes == 2
 
 
-def test_one_record_can_be_had(batch: WorkBatch) -> None:
-    assert [batch.record(row) for row in range(3)] == RECORDS
-
-
-def test_it_says_what_it_has(batch: WorkBatch) -> None:
+def test_its_repr_counts_what_it_has(batch: WorkBatch) -> None:
     assert repr(batch) == "WorkBatch(3 records, 2 commit tokens, 1 dead letters)"
 
 
@@ -130,8 +97,8 @@ def test_rows_within_are_as_many_as_fit(sizes: list[int], start: int, most: int)
     assert [batch.rows_within(start, most) for batch in both] == [fitting, fitting]
 
 
-def test_objects_are_made_of_columns_only_for_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "records_from_arrow", lambda batch: pytest.fail("objects were made"))
+def test_no_objects_are_created_of_columns_until_records_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "records_from_arrow", lambda batch: pytest.fail("objects were created"))
     batch = WorkBatch(values_to_arrow([b"a", b"b"]), (1,))
     piece = batch.piece(0, batch.rows_within(0, 1)).with_tokens((1,))
     assert (len(piece), piece.total_bytes, piece.is_empty, batch.arrow.num_rows) == (1, 1, False, 2)
@@ -152,7 +119,7 @@ def test_it_takes_any_iterable_of_tokens(tokens: Any) -> None:
     assert WorkBatch([], tokens).commit_tokens == (1, 2)
 
 
-def test_what_its_maker_does_to_a_list_afterwards_changes_nothing() -> None:
+def test_a_change_of_the_callers_list_afterwards_changes_nothing() -> None:
     records = list(RECORDS)
     batch = WorkBatch(records)
     records.clear()
@@ -183,26 +150,23 @@ def test_record_columns_with_a_null_value_are_refused() -> None:
         WorkBatch(columns)
 
 
-# Columns of one's own
+# The user's own columns
 
 
 OWN = pa.record_batch({"id": [1, 2], "name": ["x", None]})
 
 
 def test_the_records_of_other_columns_are_rows_as_json() -> None:
-    assert [json.loads(record.value) for record in WorkBatch(OWN).records] == OWN.to_pylist()
-
-
-def test_the_record_columns_of_other_columns_are_rows_as_json() -> None:
-    rows = WorkBatch(OWN).record_columns.column("value").to_pylist()
-    assert [json.loads(row) for row in rows] == OWN.to_pylist()  # type: ignore[arg-type]
+    batch = WorkBatch(OWN)
+    assert [json.loads(record.value) for record in batch.records] == OWN.to_pylist()
+    assert batch.record_columns.equals(records_to_arrow(batch.records))
 
 
 def test_other_columns_stay_as_they_are() -> None:
     assert WorkBatch(OWN).arrow is OWN
 
 
-def test_of_columns_takes_columns_as_ones_own_though_they_look_like_records() -> None:
+def test_of_columns_are_the_users_own_even_if_they_look_like_records() -> None:
     batch = WorkBatch.of_columns(values_to_arrow([b"a"]))
     assert batch.records != [Record(b"a")]
 
@@ -211,6 +175,6 @@ def test_a_piece_of_other_columns_has_other_columns() -> None:
     assert WorkBatch(OWN).piece(1, 2).arrow.to_pylist() == OWN.to_pylist()[1:]
 
 
-def test_a_column_named_value_of_another_type_is_ones_own() -> None:
+def test_a_column_named_value_of_another_type_is_the_users_own() -> None:
     columns = pa.record_batch({"value": ["text"]})
     assert json.loads(WorkBatch(columns).records[0].value) == {"value": "text"}

@@ -7,11 +7,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
 from penstock.errors import InvalidInput
+from tests.engine.doubles import HoldSwitch
 from tests.support.memory_readings import reading
 from tests.support.waiting import Background
 
@@ -21,16 +22,6 @@ SMALL = ByteBudgetConfig(
 )
 ANY_TIME = st.floats(allow_nan=True, allow_infinity=True)
 SAMPLES = st.tuples(st.integers(0, 10**12), ANY_TIME, ANY_TIME, st.booleans())
-
-
-class Said:
-    """A pressure that says what the test says."""
-
-    def __init__(self, hold: bool = False) -> None:
-        self.hold = hold
-
-    def should_hold(self) -> bool:
-        return self.hold
 
 
 @st.composite
@@ -52,10 +43,10 @@ def configs(draw: st.DrawFn) -> ByteBudgetConfig:
 def test_the_budget_never_leaves_its_bounds(
     config: ByteBudgetConfig, samples: list[tuple[int, float, float, bool]]
 ) -> None:
-    said = Said()
-    budget = ByteBudget(config, said)
+    pressure = HoldSwitch()
+    budget = ByteBudget(config, pressure)
     assert budget.byte_budget == config.start_bytes
-    for block_bytes, process_time, interval, said.hold in samples:
+    for block_bytes, process_time, interval, pressure.hold in samples:
         budget.observe(block_bytes, process_time, interval)
         assert config.floor_bytes <= budget.byte_budget <= config.max_bytes
         assert isinstance(budget.byte_budget, int)
@@ -64,15 +55,19 @@ def test_the_budget_never_leaves_its_bounds(
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 3), st.booleans())))
+@example([(1, 0.9, False), (0, 99.0, False), (1, 0.9, False)])  # idle is slack, and no part of the average
+@example([(0, 0.0, False), (1, 1.01, False)])  # nor its first value
+@example([(1, 0.001, True), (0, 0.0, True)])  # a hold multiplies down, whatever the times are
+@example([(1, 0.8, True), (1, 0.0, False), (1, 1.4, False)])  # a block under a hold is part of the average
 def test_the_steps_are_those_of_the_model(samples: list[tuple[int, float, bool]]) -> None:
-    said = Said()
-    budget = ByteBudget(SMALL, said)
+    pressure = HoldSwitch()
+    budget = ByteBudget(SMALL, pressure)
     size, average = 400, None
-    for block_bytes, seconds, said.hold in samples:
+    for block_bytes, seconds, pressure.hold in samples:
         budget.observe(block_bytes, seconds, 1.0)
         if block_bytes:
             average = seconds if average is None else 0.3 * seconds + (1 - 0.3) * average
-        if said.hold or (block_bytes and average is not None and average > 1):
+        if pressure.hold or (block_bytes and average is not None and average > 1):
             size = max(10, size // 2)
         elif not block_bytes or (average is not None and average < 0.7):
             size = min(1000, size + 100)
@@ -88,43 +83,8 @@ def test_the_first_block_seeds_the_average(seconds: float, expected: int) -> Non
     assert budget.byte_budget == expected
 
 
-def test_an_idle_observation_is_slack_and_leaves_the_average_alone() -> None:
-    budget = ByteBudget(SMALL)
-    budget.observe(1, 0.9, 1.0)
-    budget.observe(0, 99.0, 1.0)
-    assert budget.byte_budget == 500
-    budget.observe(1, 0.9, 1.0)
-    assert budget.byte_budget == 500
-
-
-def test_an_idle_observation_does_not_seed_the_average() -> None:
-    budget = ByteBudget(SMALL)
-    budget.observe(0, 0.0, 1.0)
-    budget.observe(1, 1.01, 1.0)
-    assert budget.byte_budget == 250
-
-
-def test_a_hold_multiplies_down_whatever_the_times_say() -> None:
-    said = Said(True)
-    budget = ByteBudget(SMALL, said)
-    budget.observe(1, 0.001, 1.0)
-    assert budget.byte_budget == 200
-    budget.observe(0, 0.0, 1.0)
-    assert budget.byte_budget == 100
-
-
-def test_a_block_under_a_hold_counts_for_the_average() -> None:
-    said = Said(True)
-    budget = ByteBudget(SMALL, said)
-    budget.observe(1, 0.8, 1.0)
-    said.hold = False
-    budget.observe(1, 0.0, 1.0)  # 0.7 of 0.8: it would be 0, and slack either way
-    budget.observe(1, 1.4, 1.0)  # 0.42 + 0.392: within; without the 0.8 it would be 0.42, and slack
-    assert budget.byte_budget == 300
-
-
 @pytest.mark.parametrize("bad", [math.nan, -1.0, -math.inf])
-def test_a_time_that_is_none_counts_as_0(bad: float) -> None:
+def test_a_negative_time_and_nan_count_as_0(bad: float) -> None:
     budget = ByteBudget(SMALL)
     budget.observe(1, bad, 1.0)
     assert budget.byte_budget == 500
@@ -133,7 +93,7 @@ def test_a_time_that_is_none_counts_as_0(bad: float) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.inf, 1e300, 10**400])
-def test_the_budget_recovers_from_a_time_without_end(bad: float) -> None:
+def test_the_budget_recovers_from_an_endless_time(bad: float) -> None:
     budget = ByteBudget(SMALL)
     budget.observe(1, bad, 1.0)
     for _ in range(60):
@@ -172,7 +132,7 @@ def test_the_defaults_are_those_of_the_throughput_profile() -> None:
 NO_COUNT: list[Any] = [0, -1, 1.5, 2**63, True, None, "1"]
 NO_SHARE: list[Any] = [0, -0.5, 1.5, math.nan, math.inf, True, None, "0.5", 10**400]
 NO_TIME: list[Any] = [0, -1.0, math.nan, math.inf, True, None, "1", 10**400]
-NONSENSE: dict[str, list[Any]] = {
+OUT_OF_RANGE: dict[str, list[Any]] = {
     "start_bytes": [*NO_COUNT, MIB - 1, 128 * MIB + 1],
     "max_bytes": [*NO_COUNT, 16 * MIB - 1],
     "floor_bytes": [*NO_COUNT, 16 * MIB + 1],
@@ -184,18 +144,20 @@ NONSENSE: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field in NONSENSE for value in NONSENSE[field]])
-def test_nonsense_is_refused_by_name_and_value(field: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field in OUT_OF_RANGE for value in OUT_OF_RANGE[field]]
+)
+def test_a_value_out_of_range_is_refused_by_name_and_value(field: str, value: Any) -> None:
     with pytest.raises(InvalidInput, match=field) as refused:
         ByteBudgetConfig(**{field: value})
     assert repr(value) in str(refused.value)
 
 
 def test_every_field_is_checked() -> None:
-    assert {field.name for field in fields(ByteBudgetConfig)} == set(NONSENSE)
+    assert {field.name for field in fields(ByteBudgetConfig)} == set(OUT_OF_RANGE)
 
 
-def test_the_widest_values_are_taken() -> None:
+def test_the_widest_values_are_accepted() -> None:
     config = ByteBudgetConfig(1, 1, 1, 1, 0.999, 1e-9, 1, 1)
     assert ByteBudget(config).byte_budget == 1
 

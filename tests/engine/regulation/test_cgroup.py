@@ -1,4 +1,4 @@
-"""Limits and usage of memory, from made-up file systems, and from a real group of this machine."""
+"""Limits and usage of memory, from written file systems, and from a real group of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import Parent, Start
 
 MIB = 1 << 20
 HOST = 1024 * MIB
-NO_LIMIT = 9223372036854771712  # what v1 says
+NO_LIMIT = 9223372036854771712  # of v1
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNT = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 master:2 - cgroup cgroup rw,memory"
 
@@ -103,14 +103,14 @@ def test_v1_takes_the_limit_and_leaves_out_the_page_cache_of_the_whole_tree(mach
     assert machine.memory() == (100 * MIB, 0.5)
 
 
-def test_v1_takes_the_groups_own_page_cache_where_the_trees_is_not_told(machine: Machine) -> None:
+def test_v1_takes_the_groups_own_page_cache_where_that_of_the_tree_is_not_known(machine: Machine) -> None:
     machine.process("4:memory:/app", V1_MOUNT)
     machine.v1("/sys/fs/cgroup/memory/app", 100 * MIB, used=80 * MIB)
     machine.write("/sys/fs/cgroup/memory/app/memory.stat", f"inactive_file {20 * MIB}\nactive_file {10 * MIB}\n")
     assert machine.memory() == (100 * MIB, 0.5)
 
 
-def test_v1_says_no_limit_by_a_huge_number(machine: Machine) -> None:
+def test_a_huge_number_of_v1_is_no_limit(machine: Machine) -> None:
     machine.process("4:memory:/app", V1_MOUNT)
     machine.v1("/sys/fs/cgroup/memory/app", used=80 * MIB)
     machine.v1("/sys/fs/cgroup/memory", 18446744073709551615, used=80 * MIB)
@@ -118,7 +118,7 @@ def test_v1_says_no_limit_by_a_huge_number(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(HOST, THE_HOSTS), (HOST + 1, THE_HOSTS), (HOST - 1, (HOST - 1, 0.0))])
-def test_a_limit_the_host_does_not_have_is_the_hosts(machine: Machine, limit: int, expected: tuple[int, float]) -> None:
+def test_a_limit_above_the_hosts_memory_is_the_hosts(machine: Machine, limit: int, expected: tuple[int, float]) -> None:
     machine.process("0::/app", V2_MOUNT)
     machine.v2("/sys/fs/cgroup/app", limit)
     assert machine.memory() == expected
@@ -155,7 +155,7 @@ def test_the_limit_of_an_ancestor_binds(machine: Machine, version: int) -> None:
     assert machine.memory() == (100 * MIB, 0.6)
 
 
-def test_a_larger_limit_that_neighbours_have_filled_is_the_tightest(machine: Machine) -> None:
+def test_a_larger_limit_that_other_processes_have_filled_is_the_tightest(machine: Machine) -> None:
     machine.process("0::/pod/app", V2_MOUNT)
     machine.v2("/sys/fs/cgroup/pod", 200 * MIB, used=190 * MIB)
     machine.v2("/sys/fs/cgroup/pod/app", 100 * MIB, used=10 * MIB)
@@ -169,7 +169,7 @@ def test_an_ancestor_binds_where_the_own_group_has_no_memory_controller(machine:
     assert machine.memory() == (100 * MIB, 0.25)
 
 
-def test_nothing_above_the_mount_is_looked_at(machine: Machine) -> None:
+def test_nothing_above_the_mount_counts(machine: Machine) -> None:
     machine.process("0::/app", V2_MOUNT)
     machine.v2("/sys/fs", 10 * MIB)
     machine.v2("/sys/fs/cgroup/app", 100 * MIB)
@@ -231,20 +231,20 @@ def test_a_group_that_was_deleted_leaves_its_ancestors(machine: Machine) -> None
     assert machine.memory() == (100 * MIB, 0.0)
 
 
-NONSENSE = ["", "\n", "lots", "-1", "1.5", "0", "9" * 5000, b"\xff\xfe\x00", "٣", "1 2"]
+NO_NUMBERS = ["", "\n", "lots", "-1", "1.5", "0", "9" * 5000, b"\xff\xfe\x00", "٣", "1 2"]
 
 
-@pytest.mark.parametrize("text", NONSENSE)
+@pytest.mark.parametrize("text", NO_NUMBERS)
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_limit_that_is_nonsense_is_none(machine: Machine, version: int, text: str | bytes) -> None:
+def test_a_limit_that_is_no_number_is_none(machine: Machine, version: int, text: str | bytes) -> None:
     machine.process("4:memory:/app", V1_MOUNT) if version == 1 else machine.process("0::/app", V2_MOUNT)
     name = "memory/app/memory.limit_in_bytes" if version == 1 else "app/memory.max"
     machine.write(f"/sys/fs/cgroup/{name}", text)
     assert machine.memory() == THE_HOSTS
 
 
-@pytest.mark.parametrize("text", [text for text in NONSENSE if text != "0"])
-def test_usage_that_is_nonsense_is_passed_over(machine: Machine, text: str | bytes) -> None:
+@pytest.mark.parametrize("text", [text for text in NO_NUMBERS if text != "0"])
+def test_usage_that_is_no_number_is_skipped(machine: Machine, text: str | bytes) -> None:
     machine.process("0::/pod/app", V2_MOUNT)
     machine.v2("/sys/fs/cgroup/pod", 200 * MIB, used=50 * MIB)
     machine.v2("/sys/fs/cgroup/pod/app", 100 * MIB, used=90 * MIB)
@@ -254,8 +254,8 @@ def test_usage_that_is_nonsense_is_passed_over(machine: Machine, text: str | byt
     assert memory.share() == 0.25
 
 
-@pytest.mark.parametrize("text", NONSENSE)
-def test_a_page_cache_that_is_nonsense_counts_as_used(machine: Machine, text: str | bytes) -> None:
+@pytest.mark.parametrize("text", NO_NUMBERS)
+def test_a_page_cache_that_is_no_number_counts_as_used(machine: Machine, text: str | bytes) -> None:
     machine.process("0::/app", V2_MOUNT)
     machine.v2("/sys/fs/cgroup/app", 100 * MIB, used=90 * MIB)
     machine.write("/sys/fs/cgroup/app/memory.stat", text)
@@ -268,7 +268,7 @@ def test_more_page_cache_than_usage_is_nothing_used(machine: Machine) -> None:
     assert machine.memory() == (100 * MIB, 0.0)
 
 
-def test_a_group_that_vanishes_is_passed_over(machine: Machine) -> None:
+def test_a_group_that_vanishes_is_skipped(machine: Machine) -> None:
     machine.process("0::/app", V2_MOUNT)
     machine.v2("/sys/fs/cgroup/app", 100 * MIB, used=90 * MIB)
     memory = SystemMemory(machine.root)
@@ -283,14 +283,14 @@ def test_folders_in_the_place_of_files_are_no_files(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("meminfo", ["", "MemTotal: lots\n", "MemTotal: 0 kB\n"])
-def test_where_proc_tells_nothing_the_system_is_asked(machine: Machine, meminfo: str) -> None:
+def test_without_a_total_in_proc_the_system_is_asked(machine: Machine, meminfo: str) -> None:
     machine.write("proc/meminfo", meminfo)
     limit, share = machine.memory()
     assert limit == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < share < 1
 
 
-def test_a_host_that_stops_telling_what_is_available_reads_0(machine: Machine) -> None:
+def test_a_host_that_no_longer_shows_what_is_available_reads_0(machine: Machine) -> None:
     memory = SystemMemory(machine.root)
     machine.write("proc/meminfo", "MemTotal: 1000 kB\n")
     assert memory.share() == 0.0
@@ -340,7 +340,7 @@ def groups() -> Iterator[Path]:
 
 
 def _settled(memory: SystemMemory, before: float) -> float:
-    """What is used, when the kernel has said how much of it is page cache: it adds that up every two seconds."""
+    """What is used, once the kernel has counted the page cache: it does that every two seconds."""
     until = time.monotonic() + 30
     while (share := memory.share()) >= before + 0.15 and time.monotonic() < until:
         time.sleep(0.05)
@@ -360,7 +360,7 @@ def _live_in(parent: Parent, group: str, file: str) -> list[tuple[int, float]]:
         readings.append((memory.limit_bytes, memory.share()))
         del held
     finally:
-        Path(home).write_text(str(os.getpid()))  # a group can be removed when nobody is in it
+        Path(home).write_text(str(os.getpid()))  # only a group without processes can be removed
     return readings
 
 

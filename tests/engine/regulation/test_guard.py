@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -23,6 +24,7 @@ from penstock.engine.regulation import guard as memory_guard
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.pressure import PressureSource, UnifiedPressure
 from penstock.errors import InvalidInput
+from tests.support.interrupts import Interrupts
 from tests.support.processes import PATIENCE
 from tests.support.waiting import Background
 
@@ -91,7 +93,7 @@ def test_releasing_a_lease_twice_is_releasing_it_once() -> None:
     assert guard.current_bytes == 10
 
 
-def test_a_lease_that_somebody_keeps_ends_with_its_block() -> None:
+def test_a_lease_that_is_referred_to_ends_with_its_block() -> None:
     guard = MemoryGuard(100)
     lease = guard.lease(5)
     with pytest.raises(Failure), lease:
@@ -114,7 +116,7 @@ def test_a_lease_counts_from_the_with_on() -> None:
         assert guard.current_bytes == 5
 
 
-def test_a_lease_that_nobody_ends_ends_with_the_object() -> None:
+def test_a_lease_that_is_not_released_ends_with_its_object() -> None:
     guard = MemoryGuard(100)
     lease = guard.lease(5)
     lease.__enter__()
@@ -125,31 +127,17 @@ def test_a_lease_that_nobody_ends_ends_with_the_object() -> None:
 
 def test_an_interrupt_at_the_entry_of_any_function_leaves_nothing() -> None:
     guard = MemoryGuard(100)
-    number, came = 0, True
-    while came:
-        left, came = number, False
 
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            nonlocal left, came
-            if event == "call" and frame.f_code.co_filename == memory_guard.__file__:
-                if left == 0:
-                    sys.settrace(None)
-                    came = True
-                    raise KeyboardInterrupt
-                left -= 1
-            return None
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            with guard.lease(7):
-                pass
-        except KeyboardInterrupt:
+    def work() -> None:
+        with guard.lease(7):
             pass
-        finally:
-            sys.settrace(before)
+
+    for number in itertools.count():
+        interrupts = Interrupts(number, memory_guard.__file__.__eq__, lambda _, event: event == "call")
+        interrupts.during(work)
         assert guard.current_bytes == 0, f"after interrupt {number}"
-        number += 1
+        if not interrupts.came:
+            break
     assert number > 4
 
 
@@ -207,7 +195,7 @@ def test_threads_leak_nothing() -> None:
     assert guard.current_bytes == 0
 
 
-def test_giving_back_more_than_is_leased_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_releasing_more_than_was_added_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     guard = MemoryGuard(100)
     guard.add(5)
     with caplog.at_level(logging.WARNING):

@@ -68,7 +68,7 @@ class Group:
         return int(file.read_text()) if file.exists() else None
 
     def remove(self) -> None:
-        """Remove it; what is left in it is killed first."""
+        """Remove it, after killing the processes in it."""
         for pid in (self.folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         self.folder.rmdir()

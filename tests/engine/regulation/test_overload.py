@@ -49,9 +49,9 @@ class WatchedGuard(MemoryGuard):
 
 
 class Backlog:
-    """A sink that a slow thread works off: what it has taken stays leased until then.
+    """A sink that a slow thread works off: what it received stays leased until then.
 
-    The thread begins when memory is full, as far as the gate sees it, and stops when there is nothing left.
+    The thread begins when memory is full, as far as the gate sees it, and stops when all is worked off.
     """
 
     name, weight, hard = "backlog", 0.0, False
@@ -178,7 +178,7 @@ def test_a_sink_that_keeps_nothing_never_has_the_gate_hold(receiver: Receiver) -
 
 
 class Full:
-    """A source that never has room; it sets an event when it was asked often enough."""
+    """A source that is always full; it sets an event when it was read often enough."""
 
     name, weight, hard = "full", 1.0, True
 
@@ -250,7 +250,7 @@ class SlowMachine:
         return batch
 
     def drain(self, mib: int) -> list[int]:
-        """Drain a backlog, and return the budget of each of its blocks, the first ones left out."""
+        """Drain a backlog, and return the budget of each of its blocks, without the first ones."""
         source, payload = MemoryTransport(), bytes(MIB)
         source.send([Record(payload)] * mib)
         engine = BatchEngine(regulation=SelfRegulation(guard=MemoryGuard(64 << 30)), clock=self.clock)

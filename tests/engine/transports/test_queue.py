@@ -42,12 +42,12 @@ def ids(events: list[DurableEvent[bytes]]) -> list[int]:
 # poll_bytes
 
 
-def test_many_are_taken_in_the_order_of_their_ids(queue: DurableEventQueue[bytes]) -> None:
+def test_many_come_in_the_order_of_their_ids(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"a", b"b", b"c"])
     assert queue.poll_bytes(10) == [DurableEvent(0, b"a"), DurableEvent(1, b"b"), DurableEvent(2, b"c")]
 
 
-def test_what_was_given_back_comes_in_its_place(queue: DurableEventQueue[bytes]) -> None:
+def test_what_was_nacked_comes_in_its_place(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"a", b"b", b"c"])
     queue.pop()
     queue.pop()
@@ -83,12 +83,12 @@ def test_what_was_taken_is_in_flight(queue: DurableEventQueue[bytes]) -> None:
     assert (queue.pop(), len(queue)) == (None, 2)
 
 
-def test_more_are_taken_than_while_the_lock_is_held_once(queue: DurableEventQueue[bytes]) -> None:
+def test_a_poll_returns_more_than_it_takes_under_one_lock(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"x"] * 2500)
     assert ids(queue.poll_bytes(2400)) == list(range(2400))
 
 
-def test_the_limit_in_bytes_holds_beyond_what_is_taken_at_once(queue: DurableEventQueue[bytes]) -> None:
+def test_the_limit_in_bytes_holds_over_several_locks(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"x"] * 2500)
     assert len(queue.poll_bytes(5000, 1700)) == 1700
 
@@ -125,7 +125,7 @@ def test_bytes_that_the_codec_could_not_read_are_taken_as_they_are(place: Place)
 
 
 @pytest.mark.parametrize("bad", [b"\0", b"\0" * 9, key(1) + b"x"], ids=["short", "first", "between"])
-def test_keys_that_are_no_ids_are_gone_past_and_counted(
+def test_keys_that_are_no_ids_are_skipped_and_counted(
     place: Place, bad: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.holding(b"a", b"b", b"c").plant(bad, b"?")
@@ -158,7 +158,7 @@ def test_an_event_that_cannot_be_read_does_not_hold_up_those_before_it(
 ) -> None:
     one.push_many([b"x"] * 10)
     for event in one.poll_bytes(10):
-        one.nack(event.id)  # what was taken once is read from disk again
+        one.nack(event.id)  # a nacked event is read from disk again
     get = Database.get
     monkeypatch.setattr(Database, "get", lambda database, number: None if number == broken else get(database, number))
     if broken:
@@ -179,14 +179,12 @@ def test_a_limit_of_a_poll_that_is_none_is_refused(queue: DurableEventQueue[byte
 def test_threads_that_poll_side_by_side_get_everything_once(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"x"] * 400)
 
-    def take() -> list[int]:
-        taken: list[int] = []
-        while some := queue.poll_bytes(7, timeout=0):
-            taken += ids(some)
-        return taken
+    def poll() -> list[int]:
+        polls = iter(lambda: queue.poll_bytes(7, timeout=0), [])
+        return [event.id for events in polls for event in events]
 
-    pollers = [Background(take) for _ in range(4)]
-    assert sorted(taken for poller in pollers for taken in poller.result()) == list(range(400))
+    pollers = [Background(poll) for _ in range(4)]
+    assert sorted(number for poller in pollers for number in poller.result()) == list(range(400))
 
 
 @settings(max_examples=25, deadline=None)
@@ -272,7 +270,7 @@ def test_what_was_committed_does_not_come_again_after_a_rewind(one: DurableEvent
     assert receiver.recv(2, timeout=0).is_empty
 
 
-def test_a_rewind_gives_back_what_was_not_committed_in_order(one: DurableEventQueue[bytes]) -> None:
+def test_a_rewind_returns_what_was_not_committed_in_order(one: DurableEventQueue[bytes]) -> None:
     one.push_many([b"a", b"b", b"c", b"d"])
     receiver = QueueReceiver(one)
     receiver.commit(receiver.recv(1).commit_tokens)
@@ -281,7 +279,7 @@ def test_a_rewind_gives_back_what_was_not_committed_in_order(one: DurableEventQu
     assert receiver.recv(9).commit_tokens == (1, 2, 3)
 
 
-def test_a_rewind_leaves_alone_what_others_have_taken(one: DurableEventQueue[bytes]) -> None:
+def test_a_rewind_leaves_alone_what_was_popped_past_the_receiver(one: DurableEventQueue[bytes]) -> None:
     one.push_many([b"a", b"b"])
     one.pop()
     receiver = QueueReceiver(one)
@@ -290,7 +288,7 @@ def test_a_rewind_leaves_alone_what_others_have_taken(one: DurableEventQueue[byt
     assert receiver.recv(9).commit_tokens == (1,)
 
 
-def test_a_rewind_goes_past_what_somebody_else_has_acked(one: DurableEventQueue[bytes]) -> None:
+def test_a_rewind_skips_what_was_acked_past_the_receiver(one: DurableEventQueue[bytes]) -> None:
     one.push_many([b"a", b"b"])
     receiver = QueueReceiver(one)
     receiver.recv(9)
@@ -299,7 +297,7 @@ def test_a_rewind_goes_past_what_somebody_else_has_acked(one: DurableEventQueue[
     assert receiver.recv(9).commit_tokens == (1,)
 
 
-def test_close_gives_back_what_was_not_committed_and_leaves_the_queue_open(one: DurableEventQueue[bytes]) -> None:
+def test_close_returns_what_was_not_committed_and_leaves_the_queue_open(one: DurableEventQueue[bytes]) -> None:
     one.push_many([b"a", b"b"])
     with QueueReceiver(one) as receiver:
         receiver.commit(receiver.recv(1).commit_tokens)
@@ -345,7 +343,7 @@ def test_filters_drop_and_set_aside_and_the_tokens_stay(one: DurableEventQueue[b
     )
 
 
-def test_a_filter_that_raises_takes_nothing(one: DurableEventQueue[bytes]) -> None:
+def test_after_a_filter_raised_all_events_are_ready(one: DurableEventQueue[bytes]) -> None:
     one.push_many([b"a", b"b"])
 
     def refuse(record: Record) -> type[Keep]:
