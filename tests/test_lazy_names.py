@@ -149,7 +149,8 @@ def test_a_class_is_pickled_by_the_module_that_defines_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["penstock", "penstock.core", "penstock.storage", "penstock.queue", "penstock.buffer", "penstock.engine"]
+    "name",
+    ["penstock"] + [f"penstock.{name}" for name in ("core", "storage", "queue", "buffer", "engine", "metalog")],
 )
 def test_the_type_hints_of_public_classes_can_be_resolved(name: str) -> None:
     package = importlib.import_module(name)

@@ -8,6 +8,6 @@ from tests.support.command import Here
 
 
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Here:
+def here(capfdbinary: pytest.CaptureFixture[bytes]) -> Here:
     """The command within this process."""
-    return Here(capsys)
+    return Here(capfdbinary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from penstock.cli.demo import Pushed, make_place
 from penstock.errors import PenstockError
 from penstock.queue import queues_in
 from tests.spark.conftest import CHECK_JAVA
-from tests.support.command import run, run_for
+from tests.support.command import Here, run_for
 
 PUSHED = Pushed("", services=2, events=500)
 
@@ -92,46 +91,53 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         make_place(tmp_path / "file" / "below")
 
 
-def test_without_java_the_demo_says_how_to_get_it_and_starts_nothing(tmp_path: Path) -> None:
+def test_without_java_the_demo_says_how_to_get_it_and_starts_nothing(
+    tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nowhere, root = tmp_path / "nowhere", tmp_path / "demo"
-    done = run("demo", str(root), JAVA_HOME=str(nowhere), PATH=str(nowhere))
-    assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"penstock: Java was not found in JAVA_HOME ({nowhere}), and Spark needs 17 or newer."
-    )
-    assert "apt-get install openjdk-17-jre-headless" in done.stderr
+    monkeypatch.setenv("JAVA_HOME", str(nowhere))
+    monkeypatch.setenv("PATH", str(nowhere))
+    done = here("demo", str(root))
+    assert done.status == 1
+    assert done.err.startswith(f"penstock: Java was not found in JAVA_HOME ({nowhere}), and Spark needs 17 or newer.")
+    assert "apt-get install openjdk-17-jre-headless" in done.err
     assert not root.exists()
 
 
-def test_without_a_java_home_java_is_looked_for_on_the_path(tmp_path: Path) -> None:
-    done = run("demo", str(tmp_path), JAVA_HOME="", PATH=str(tmp_path))
-    assert done.returncode == 1
-    assert done.stderr.startswith("penstock: Java was not found on the PATH, and Spark needs 17 or newer.")
+def test_without_a_java_home_java_is_looked_for_on_the_path(
+    tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = here("demo", str(tmp_path))
+    assert done.status == 1
+    assert done.err.startswith("penstock: Java was not found on the PATH, and Spark needs 17 or newer.")
 
 
-def test_a_java_that_is_too_old_is_named(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_named(tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
-    done = run("demo", str(tmp_path / "demo"), JAVA_HOME=str(tmp_path), PATH=os.defpath)
-    assert done.returncode == 1
-    assert f"Java 11 ({java}) is too old for Spark" in done.stderr
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = here("demo", str(tmp_path / "demo"))
+    assert done.status == 1
+    assert f"Java 11 ({java}) is too old for Spark" in done.err
 
 
-def test_the_version_is_the_packages() -> None:
-    assert run("--version").stdout.strip() == f"penstock {penstock.__version__}"
+def test_the_version_is_the_packages(here: Here) -> None:
+    assert here("--version").out.strip() == f"penstock {penstock.__version__}"
 
 
 @pytest.mark.parametrize("words", [("nonsense",), ("demo", "--producers", "0"), ("manifest", "nonsense")])
-def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...]) -> None:
-    done = run(*words)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...], here: Here) -> None:
+    done = here(*words)
+    assert done.status == 2
+    assert "Traceback" not in done.err
 
 
-def test_an_error_of_ours_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+def test_an_error_of_ours_is_one_line_and_no_traceback(tmp_path: Path, here: Here) -> None:
     (tmp_path / "file").write_text("")
-    done = run("demo", str(tmp_path / "file"))
-    assert done.returncode == 1
-    assert done.stderr.strip() == f"penstock: {tmp_path / 'file'} is a file, and a store needs a directory"
+    done = here("demo", str(tmp_path / "file"))
+    assert done.status == 1
+    assert done.err.strip() == f"penstock: {tmp_path / 'file'} is a file, and a store needs a directory"

@@ -13,7 +13,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig
 from penstock.buffer import Manifest
 from penstock.errors import Fenced
-from tests.support.command import Here, run
+from tests.support.command import Here
 
 
 def fill(buffer: Path, batches: int = 3, manifest_format: str = "native") -> None:
@@ -110,11 +110,11 @@ def test_a_mistake_is_one_line_and_status_1(tmp_path: Path, here: Here, words: l
     assert Manifest.read(tmp_path) == before
 
 
-def test_where_to_reset_to_must_be_said(tmp_path: Path) -> None:
+def test_where_to_reset_to_must_be_said(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    done = run("groups", "reset", str(tmp_path), "default")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--to" in done.stderr
+    done = here("groups", "reset", str(tmp_path), "default")
+    assert (done.status, done.out) == (2, "")
+    assert "--to" in done.err
 
 
 @pytest.mark.parametrize("words", [["create", "audit"], ["drop", "default"], ["reset", "default", "--to", "latest"]])
@@ -193,14 +193,17 @@ def test_a_takeover_at_a_time_that_no_calendar_has_is_listed(tmp_path: Path, her
     assert "default" in shown.out
 
 
-def test_the_help_of_reset_says_what_it_means_for_a_checkpoint() -> None:
-    said = " ".join(run("groups", "reset", "--help", COLUMNS="200").stdout.split())
-    assert "One that is behind the acks is refused; one that is ahead goes on where it is" in said
+def test_the_help_of_reset_says_what_it_means_for_a_checkpoint(here: Here) -> None:
+    said = " ".join(here("groups", "reset", "--help").out.split())
+    assert "One that is behind the acks is refused; one that is ahead goes on there" in said
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")
-@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "PYTHONUNBUFFERED"])
-@pytest.mark.parametrize("words", [["groups", "list"], ["groups", "list", "--json"], ["status"], ["manifest", "dump"]])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [(["groups", "list"], ""), (["groups", "list", "--json"], "1")],
+    ids=["table", "unbuffered"],
+)
 def test_an_answer_that_standard_output_has_no_room_for_is_one_line_and_status_1(
     tmp_path: Path, words: list[str], unbuffered: str
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, open_store
 from penstock.buffer import Manifest
 from penstock.storage import ObjectStore
-from tests.support.command import Here, run
+from tests.support.command import Here
 from tests.support.servers import BUCKET, S3Server
 
 
@@ -67,62 +67,65 @@ class OneOf:
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_a_directory_is_dumped(tmp_path: Path) -> None:
+def test_a_directory_is_dumped(tmp_path: Path, here: Here) -> None:
     _, location = fill(tmp_path)
-    done = run("manifest", "dump", str(tmp_path))
-    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, expected(location), "")
+    done = here("manifest", "dump", str(tmp_path))
+    assert (done.status, json.loads(done.out), done.err) == (0, expected(location), "")
 
 
 @pytest.mark.parametrize("shape", ["{}", "file://{}"])
-def test_a_manifests_own_file_is_dumped(tmp_path: Path, shape: str) -> None:
+def test_a_manifests_own_file_is_dumped(tmp_path: Path, shape: str, here: Here) -> None:
     _, location = fill(tmp_path)
-    done = run("manifest", "dump", shape.format(tmp_path / "ingest" / "manifest"))
-    assert (done.returncode, json.loads(done.stdout)) == (0, expected(location))
+    done = here("manifest", "dump", shape.format(tmp_path / "ingest" / "manifest"))
+    assert (done.status, json.loads(done.out)) == (0, expected(location))
 
 
 @pytest.mark.parametrize("below", ["", "/ingest/manifest"])
-def test_a_bucket_is_dumped_by_its_url_or_by_the_manifests(s3_server: S3Server, fresh_name: str, below: str) -> None:
+def test_a_bucket_is_dumped_by_its_url_or_by_the_manifests(
+    s3_server: S3Server, fresh_name: str, below: str, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, location = fill(open_store(f"s3://{BUCKET}/{fresh_name}", **s3_server.options))
-    environment = {f"AWS_{name.upper()}": str(value) for name, value in s3_server.options.items()}
-    done = run("manifest", "dump", f"s3://{BUCKET}/{fresh_name}{below}", **environment)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == expected(location)
+    for name, value in s3_server.options.items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", str(value))
+    done = here("manifest", "dump", f"s3://{BUCKET}/{fresh_name}{below}")
+    assert done.status == 0, done.err
+    assert json.loads(done.out) == expected(location)
 
 
-def test_another_manifest_path_is_dumped_when_it_is_given(tmp_path: Path) -> None:
+def test_another_manifest_path_is_dumped_when_it_is_given(tmp_path: Path, here: Here) -> None:
     _, location = fill(tmp_path, "orders/manifest")
-    done = run("manifest", "dump", str(tmp_path), "--path", "orders/manifest")
-    assert json.loads(done.stdout) == expected(location)
+    done = here("manifest", "dump", str(tmp_path), "--path", "orders/manifest")
+    assert json.loads(done.out) == expected(location)
 
 
-def test_dumping_takes_no_epoch_and_fences_nobody(tmp_path: Path) -> None:
+def test_dumping_takes_no_epoch_and_fences_nobody(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     with Consumer(tmp_path) as consumer:
-        assert run("manifest", "dump", str(tmp_path)).returncode == 0
+        assert here("manifest", "dump", str(tmp_path)).status == 0
         assert consumer.next_batch() is not None
     assert Manifest.read(tmp_path).epoch == 2
 
 
-def test_a_buffer_without_a_manifest_is_an_empty_queue_and_is_said_to_have_none(tmp_path: Path) -> None:
-    done = run("manifest", "dump", str(tmp_path))
-    found = json.loads(done.stdout)
+def test_a_buffer_without_a_manifest_is_an_empty_queue_and_is_said_to_have_none(tmp_path: Path, here: Here) -> None:
+    done = here("manifest", "dump", str(tmp_path))
+    found = json.loads(done.out)
     assert (found["version"], found["epoch"], found["next_sequence"], found["entries"]) == (2, 0, 0, [])
     assert found["groups"] == {"default": {"epoch": 0, "acked_through": -1, "owner": "", "taken_at": 0}}
-    assert "no manifest" in done.stderr
+    assert "no manifest" in done.err
 
 
-def test_a_place_that_is_not_there_is_one_line_and_status_1(tmp_path: Path) -> None:
-    done = run("manifest", "dump", str(tmp_path / "typo"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.strip() == f"penstock: there is no file or directory {tmp_path / 'typo'}"
+def test_a_place_that_is_not_there_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
+    done = here("manifest", "dump", str(tmp_path / "typo"))
+    assert (done.status, done.out) == (1, "")
+    assert done.err.strip() == f"penstock: there is no file or directory {tmp_path / 'typo'}"
 
 
-def test_a_file_that_is_no_manifest_is_one_line_and_status_1(tmp_path: Path) -> None:
+def test_a_file_that_is_no_manifest_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
     (tmp_path / "file").write_bytes(b"not a manifest at all, though long enough")
-    done = run("manifest", "dump", str(tmp_path / "file"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "unsupported version" in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = here("manifest", "dump", str(tmp_path / "file"))
+    assert (done.status, done.out) == (1, "")
+    assert "unsupported version" in done.err
+    assert done.err.count("\n") == 1
 
 
 def test_version_1_is_dumped_as_it_is(tmp_path: Path, here: Here) -> None:
@@ -206,5 +209,5 @@ def test_storage_options_reach_the_store(s3_server: S3Server, fresh_name: str, h
     assert (done.status, json.loads(done.out)) == (0, expected(location))
 
 
-def test_the_help_says_that_a_manifest_can_be_upgraded_too() -> None:
-    assert "Look at the manifest of a buffer, or upgrade it." in run("manifest", "--help").stdout
+def test_the_help_says_that_a_manifest_can_be_upgraded_too(here: Here) -> None:
+    assert "Look at the manifest of a buffer, or upgrade it." in here("manifest", "--help").out

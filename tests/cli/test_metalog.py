@@ -24,7 +24,7 @@ from penstock.metalog import (
 )
 from penstock.metalog.object.format import encode
 from penstock.storage import ObjectStore
-from tests.support.command import Here, Said
+from tests.support.command import Answer, Here
 from tests.support.servers import BUCKET, S3Server
 
 TP = TopicIdPartition(UUID(int=7), "orders [red]\x1b[31m", 3)
@@ -45,11 +45,11 @@ def fill(where: Path | ObjectStore, partitions: int = 3) -> None:
         log.publish(2, b"no event")
 
 
-def lines(said: Said) -> list[dict[str, Any]]:
+def lines(said: Answer) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.out.splitlines()]
 
 
-def places(said: Said) -> list[tuple[int, int]]:
+def places(said: Answer) -> list[tuple[int, int]]:
     return [(one["partition"], one["offset"]) for one in lines(said)]
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import rocksdict
 
 from penstock import DurableEventQueue
-from tests.support.command import run
+from tests.support.command import Here, run
 
 
-def test_a_queue_is_dumped_and_nothing_is_taken(tmp_path: Path) -> None:
+def test_a_queue_is_dumped_and_nothing_is_taken(tmp_path: Path, here: Here) -> None:
     with DurableEventQueue(tmp_path / "outbox") as queue:
         queue.push_many([b"acked", b"first", b"\xff\x00", b"third"])
         queue.ack(0)
     raw = rocksdict.Rdict(str(tmp_path / "outbox"), rocksdict.Options(raw_mode=True))
     raw[b"\x01odd"] = b"?"
     raw.close()
-    done = run("queue", "dump", str(tmp_path / "outbox"), "--most", "2")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    done = here("queue", "dump", str(tmp_path / "outbox"), "--most", "2")
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
     assert 0 <= found.pop("oldest_age_seconds") < 100
     assert found == {
         "not_acked": 3,
@@ -35,10 +35,10 @@ def test_a_queue_is_dumped_and_nothing_is_taken(tmp_path: Path) -> None:
         assert queue.ready_len() == 3
 
 
-def test_where_there_is_no_queue_none_is_made(tmp_path: Path) -> None:
-    done = run("queue", "dump", str(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"there is no durable queue in {tmp_path}" in done.stderr
+def test_where_there_is_no_queue_none_is_made(tmp_path: Path, here: Here) -> None:
+    done = here("queue", "dump", str(tmp_path))
+    assert (done.status, done.out) == (1, "")
+    assert f"there is no durable queue in {tmp_path}" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -50,54 +50,54 @@ def test_a_queue_that_is_open_is_said_to_be(tmp_path: Path) -> None:
 
 
 def lose_the_log(path: Path) -> None:
-    """Push five events, and lose the log with the last three."""
+    """Push five events, and lose the log with the last three, as after a crash."""
     with DurableEventQueue(path) as queue:
         queue.push_many([b"first", b"second"])
-        queue._database._open().events.flush()
+    with DurableEventQueue(path) as queue:  # opening it writes what is in the log to another file
         queue.push_many([b"lost"] * 3)
-        left = {file.name: file.read_bytes() for file in path.iterdir()}
+        files = {file.name: file.read_bytes() for file in path.iterdir()}
     for file in path.iterdir():
         if file.is_file():
             file.unlink()
-    for name, data in left.items():
+    for name, data in files.items():
         (path / name).write_bytes(data)
     max(path.glob("*.log")).write_bytes(b"")
 
 
-def test_a_damaged_queue_is_not_dumped_and_its_error_says_how_to_repair_it(tmp_path: Path) -> None:
+def test_a_damaged_queue_is_not_dumped_and_its_error_says_how_to_repair_it(tmp_path: Path, here: Here) -> None:
     lose_the_log(tmp_path)
-    done = run("queue", "dump", str(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "3 events are missing: ids up to 4 were given" in done.stderr
-    assert f"`penstock queue repair {tmp_path}`" in done.stderr
+    done = here("queue", "dump", str(tmp_path))
+    assert (done.status, done.out) == (1, "")
+    assert "3 events are missing: ids up to 4 were given" in done.err
+    assert f"`penstock queue repair {tmp_path}`" in done.err
 
 
-def test_a_damaged_queue_is_repaired_and_what_is_lost_is_named(tmp_path: Path) -> None:
+def test_a_damaged_queue_is_repaired_and_what_is_lost_is_named(tmp_path: Path, here: Here) -> None:
     lose_the_log(tmp_path)
-    done = run("queue", "repair", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "2 events kept (ids 0 to 1), 3 lost (of the ids 2 to 4)" in done.stdout
-    assert f"The damaged files are in {tmp_path / 'damaged-1'}" in done.stdout
-    assert "Nothing was changed" not in done.stdout
-    again = run("queue", "repair", str(tmp_path))
-    assert (again.returncode, "is whole: 2 events, and nothing was changed" in again.stdout) == (0, True)
-    found = json.loads(run("queue", "dump", str(tmp_path)).stdout)
+    done = here("queue", "repair", str(tmp_path))
+    assert done.status == 0, done.err
+    assert "2 events kept (ids 0 to 1), 3 lost (of the ids 2 to 4)" in done.out
+    assert f"The damaged files are in {tmp_path / 'damaged-1'}" in done.out
+    assert "Nothing was changed" not in done.out
+    again = here("queue", "repair", str(tmp_path))
+    assert (again.status, "is whole: 2 events, and nothing was changed" in again.out) == (0, True)
+    found = json.loads(here("queue", "dump", str(tmp_path)).out)
     assert [base64.b64decode(event["base64"]) for event in found["events"]] == [b"first", b"second"]
 
 
-def test_where_there_is_no_queue_none_is_repaired(tmp_path: Path) -> None:
-    done = run("queue", "repair", str(tmp_path))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"there is no durable queue in {tmp_path}" in done.stderr
+def test_where_there_is_no_queue_none_is_repaired(tmp_path: Path, here: Here) -> None:
+    done = here("queue", "repair", str(tmp_path))
+    assert (done.status, done.out) == (1, "")
+    assert f"there is no durable queue in {tmp_path}" in done.err
 
 
-def test_control_characters_of_a_path_never_reach_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_path_never_reach_the_terminal(tmp_path: Path, here: Here) -> None:
     path = tmp_path / "out\x1b[31m\nbox"
     for words in (("dump",), ("repair",)):
-        done = run("queue", *words, str(path))
-        assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (1, 1, False)
+        done = here("queue", *words, str(path))
+        assert (done.status, done.err.count("\n"), "\x1b" in done.err) == (1, 1, False)
     lose_the_log(path)
-    done = run("queue", "dump", str(path))
-    assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (1, 1, False)
-    done = run("queue", "repair", str(path))
-    assert (done.returncode, done.stdout.count("\n"), "\x1b" in done.stdout) == (0, 2, False)
+    done = here("queue", "dump", str(path))
+    assert (done.status, done.err.count("\n"), "\x1b" in done.err) == (1, 1, False)
+    done = here("queue", "repair", str(path))
+    assert (done.status, done.out.count("\n"), "\x1b" in done.out) == (0, 2, False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Consumer, ConsumerConfig, DurableEventQueue
-from tests.support.command import run
+from tests.support.command import Here, run
 from tests.support.processes import PATIENCE
 
 
@@ -25,13 +25,13 @@ def shipped(buffer: Path) -> list[bytes]:
         return [value for batch in consumer for value in batch.entries]
 
 
-def test_a_queue_is_shipped_until_nothing_is_left(tmp_path: Path) -> None:
+def test_a_queue_is_shipped_until_nothing_is_left(tmp_path: Path, here: Here) -> None:
     fill(tmp_path / "queue", [b"one", b"two", b"three"])
-    done = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "shipped 3 events, 11 bytes\n", "")
+    done = here("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
+    assert (done.status, done.out, done.err) == (0, "shipped 3 events, 11 bytes\n", "")
     assert shipped(tmp_path / "buffer") == [b"one", b"two", b"three"]
-    again = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
-    assert (again.returncode, again.stdout) == (0, "shipped 0 events, 0 bytes\n")
+    again = here("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
+    assert (again.status, again.out) == (0, "shipped 0 events, 0 bytes\n")
 
 
 @pytest.mark.parametrize(
@@ -39,30 +39,30 @@ def test_a_queue_is_shipped_until_nothing_is_left(tmp_path: Path) -> None:
     [("native", [], b"PSTB"), ("opendata", [], b"\x01\x00"), ("native", ["--batch-format", "opendata"], b"\x01\x00")],
 )
 def test_data_objects_have_the_format_of_the_manifest_or_the_one_that_was_asked_for(
-    tmp_path: Path, version: str, asked: list[str], ending: bytes
+    tmp_path: Path, version: str, asked: list[str], ending: bytes, here: Here
 ) -> None:
     fill(tmp_path / "queue", [b"one"])
     Consumer(tmp_path / "buffer", ConsumerConfig(gc=False, manifest_format=version)).close()
-    done = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle", *asked)
-    assert done.returncode == 0
+    done = here("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle", *asked)
+    assert done.status == 0
     (found,) = (tmp_path / "buffer").rglob("*.batch")
     assert found.read_bytes().endswith(ending)
 
 
-def test_a_folder_of_queues_is_shipped(tmp_path: Path) -> None:
+def test_a_folder_of_queues_is_shipped(tmp_path: Path, here: Here) -> None:
     for number in range(3):
         fill(tmp_path / "queues" / f"worker-{number}", [b"%d" % number])
-    done = run("ship", str(tmp_path / "queues"), str(tmp_path / "buffer"), "--until-idle")
-    assert (done.returncode, done.stdout) == (0, "shipped 3 events, 3 bytes\n")
+    done = here("ship", str(tmp_path / "queues"), str(tmp_path / "buffer"), "--until-idle")
+    assert (done.status, done.out) == (0, "shipped 3 events, 3 bytes\n")
     assert shipped(tmp_path / "buffer") == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("more", [(), ("--until-idle",)])
-def test_where_no_queue_is_that_is_said_in_one_line(tmp_path: Path, more: tuple[str, ...]) -> None:
-    done = run("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), *more)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"penstock: there is no durable queue in {tmp_path / 'nothing'}")
-    assert done.stderr.count("\n") == 1
+def test_where_no_queue_is_that_is_said_in_one_line(tmp_path: Path, more: tuple[str, ...], here: Here) -> None:
+    done = here("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), *more)
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith(f"penstock: there is no durable queue in {tmp_path / 'nothing'}")
+    assert done.err.count("\n") == 1
 
 
 def test_a_queue_that_is_open_is_said_to_be_in_one_line(tmp_path: Path) -> None:
@@ -75,22 +75,22 @@ def test_a_queue_that_is_open_is_said_to_be_in_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, here: Here) -> None:
     fill(tmp_path / "queue", [b"stays"])
     for nowhere in ("nonsense://bucket", str(tmp_path / "queue" / "CURRENT")):
-        done = run("ship", str(tmp_path / "queue"), nowhere, "--until-idle")
-        assert done.returncode == 1
-        assert done.stderr.startswith("penstock: ")
-        assert done.stderr.count("\n") == 1
+        done = here("ship", str(tmp_path / "queue"), nowhere, "--until-idle")
+        assert done.status == 1
+        assert done.err.startswith("penstock: ")
+        assert done.err.count("\n") == 1
     with DurableEventQueue(tmp_path / "queue") as queue:
         assert queue.ready_len() == 1
 
 
 @pytest.mark.parametrize("words", [(), ("queue",), ("queue", "buffer", "more"), ("queue", "buffer", "--nonsense")])
-def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...]) -> None:
-    done = run("ship", *words)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...], here: Here) -> None:
+    done = here("ship", *words)
+    assert done.status == 2
+    assert "Traceback" not in done.err
 
 
 SAYS_WHEN_A_BLOCK_IS_ACKED = """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from penstock.buffer.locations import Names
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.cli.status import look
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectMeta, open_store
-from tests.support.command import Here, run
+from tests.support.command import Here
 from tests.support.servers import BUCKET, S3Server
 
 
@@ -42,12 +40,12 @@ def rows(said: str) -> dict[str, str]:
     return {line[:17].strip(): line[18:] for line in said.splitlines()}
 
 
-def test_a_table_shows_what_waits(tmp_path: Path) -> None:
+def test_a_table_shows_what_waits(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     Groups(tmp_path).create("audit", "latest")
-    done = run("status", str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, "")
-    found = rows(done.stdout)
+    done = here("status", str(tmp_path))
+    assert (done.status, done.err) == (0, "")
+    found = rows(done.out)
     age = found.pop("oldest event")
     owner = Groups(tmp_path).list()[1].owner
     one, *_ = sizes(tmp_path).values()
@@ -137,20 +135,16 @@ def test_a_clock_that_is_behind_makes_no_negative_age(tmp_path: Path) -> None:
     assert look(open_store(tmp_path), now=0.0).oldest_age_seconds == 0.0
 
 
-def test_of_version_1_it_stops_measuring_after_so_many_and_says_so(tmp_path: Path) -> None:
+def test_of_version_1_it_stops_measuring_after_so_many_and_says_so(
+    tmp_path: Path, here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(tmp_path, 5, manifest_format="opendata")
     found = look(open_store(tmp_path), now=0.0, most_measured=3)
     one, *_ = sizes(tmp_path).values()
     assert (found.batches_waiting, found.batches_measured, found.bytes_waiting) == (4, 3, 3 * one)
-    code = "import penstock.cli.status as s; s.look.__kwdefaults__['most_measured'] = 3"
-    shown = run_after(code, "status", str(tmp_path))
+    monkeypatch.setattr("penstock.cli.status.MAX_MEASURED_BATCHES", 3)
+    shown = here("status", str(tmp_path)).out
     assert f"bytes waiting     {3 * one} in the first 3 batches; the rest was not looked at\n" in shown
-
-
-def run_after(code: str, *words: str) -> str:
-    """What the command prints when some code ran before it."""
-    command = [sys.executable, "-c", f"{code}\nfrom penstock.cli.app import main; main()", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 class Counted(MemoryStore):
@@ -225,7 +219,7 @@ def test_data_that_is_gone_though_it_waits_is_shown(tmp_path: Path, here: Here, 
     (tmp_path / Manifest.read(tmp_path).entries[1].location).unlink()
     done = here("status", str(tmp_path))
     assert done.status == 0
-    assert "MISSING           1 batches that wait have no data object\n" in done.out
+    assert "MISSING           1 batch that waits has no data object\n" in done.out
 
 
 @pytest.mark.parametrize("manifest_format", ["native", "opendata"])
@@ -242,44 +236,44 @@ def test_data_that_was_acked_and_collected_meanwhile_is_not_missing(tmp_path: Pa
     assert (found.batches_waiting, found.batches_missing) == (2, 0)
 
 
-def test_looking_takes_no_epoch_and_fences_nobody(tmp_path: Path) -> None:
+def test_looking_takes_no_epoch_and_fences_nobody(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     with Consumer(tmp_path) as consumer:
-        assert run("status", str(tmp_path)).returncode == 0
+        assert here("status", str(tmp_path)).status == 0
         assert consumer.next_batch() is not None
     assert Manifest.read(tmp_path).epoch == 2
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["drained", "absent"])
-def test_an_empty_buffer_is_said_to_be_empty(tmp_path: Path, there: bool) -> None:
+def test_an_empty_buffer_is_said_to_be_empty(tmp_path: Path, there: bool, here: Here) -> None:
     buffer = tmp_path / "buffer"
     if there:
         fill(buffer, 1)
-    done = run("status", str(buffer))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"batches waiting   0: it is empty{'' if there else ', and new'}\n" in done.stdout
-    assert "oldest event      none\n" in done.stdout
+    done = here("status", str(buffer))
+    assert (done.status, done.err) == (0, "")
+    assert f"batches waiting   0: it is empty{'' if there else ', and new'}\n" in done.out
+    assert "oldest event      none\n" in done.out
     assert buffer.exists() == there
 
 
-def test_a_bucket_is_looked_at_with_storage_options(s3_server: S3Server, fresh_name: str) -> None:
+def test_a_bucket_is_looked_at_with_storage_options(s3_server: S3Server, fresh_name: str, here: Here) -> None:
     where = f"s3://{BUCKET}/{fresh_name}"
     with Producer(open_store(where, **s3_server.options)) as producer:
         producer.produce(b"event")
     options = [f"{name}={str(value).lower()}" for name, value in s3_server.options.items()]
-    done = run("status", where, "--json", *(word for option in options for word in ("-o", option)))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    done = here("status", where, "--json", *(word for option in options for word in ("-o", option)))
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
     assert (found["batches_waiting"], found["data_objects"]) == (1, 1)
     assert found["bytes_waiting"] == found["data_bytes"] > 0
 
 
-def test_what_is_no_buffer_is_one_line_and_status_1(tmp_path: Path) -> None:
+def test_what_is_no_buffer_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "ingest").mkdir()
     (tmp_path / "ingest" / "manifest").write_text("not a manifest at all, though long enough")
     for where in (tmp_path / "file", tmp_path):
-        done = run("status", str(where))
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("penstock: ")
-        assert done.stderr.count("\n") == 1
+        done = here("status", str(where))
+        assert (done.status, done.out) == (1, "")
+        assert done.err.startswith("penstock: ")
+        assert done.err.count("\n") == 1

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-import typing
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock.errors import Closed, InvalidInput, PartitionOutOfRange
-from penstock.metalog import (
-    InProcessMetadataLog,
-    KafkaMetadataLog,
-    MetadataLog,
-    MetadataRecord,
-    ObjectMetadataLog,
-    PartitionStart,
-    SegmentCatalog,
-    Subscription,
-)
+from penstock.metalog import MetadataLog, MetadataRecord, PartitionStart, Subscription
 from tests.metalog.conftest import Backend
 from tests.metalog.reading import expected, fill, of, soon, take
 from tests.support.processes import PATIENCE
@@ -79,12 +68,6 @@ def test_what_is_no_number_of_partitions_is_refused(backend: Backend) -> None:
     for count in (0, -1, 1.0, "1", True, 10_001, 2**31):
         with pytest.raises(InvalidInput, match="partition_count"):
             backend.open(count)  # type: ignore[arg-type]
-
-
-def test_the_types_of_every_method_of_a_log_can_be_looked_up() -> None:
-    for kind in (MetadataLog, InProcessMetadataLog, ObjectMetadataLog, KafkaMetadataLog, Subscription, SegmentCatalog):
-        for name, method in inspect.getmembers(kind, inspect.isfunction):
-            assert typing.get_type_hints(method) or name.startswith("_"), name
 
 
 def test_a_log_is_one_of_the_protocol_and_says_its_count(backend: Backend) -> None:

@@ -1,10 +1,13 @@
-"""The command, as somebody types it."""
+"""The `penstock` command: in a process of its own, or within this one."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -12,41 +15,67 @@ import pytest
 
 from penstock.cli.app import main
 
+MAIN = "from penstock.cli.app import main; main()"
+
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
     return run_for(120, *words, **environment)
 
 
-def run_for(patience: float, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = "from penstock.cli.app import main; main()"
+def run_for(seconds: float, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", MAIN, *words],
         capture_output=True,
         text=True,
         check=False,
-        timeout=patience,
+        timeout=seconds,
         env={**os.environ, **environment},
     )
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command answered."""
+class Answer:
+    """What a command printed, and its exit status."""
 
     status: int
-    out: str
+    raw: bytes
     err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
 
 
 class Here:
-    """The command within this process: what it prints is the same, and no interpreter has to start."""
+    """Runs the command within this process: it prints the same, and no interpreter has to start."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self, capture: pytest.CaptureFixture[bytes]) -> None:
+        self._capture = capture
 
-    def __call__(self, *words: str) -> Said:
-        self._capsys.readouterr()
-        with patch.object(sys, "argv", ["penstock", *words]), pytest.raises(SystemExit) as left:
+    def __call__(self, *words: str, stdin: bytes = b"", main: Callable[[], object] = main) -> Answer:
+        self._capture.readouterr()
+        with (
+            _standard_input(stdin),
+            patch.object(sys, "argv", ["penstock", *words]),
+            pytest.raises(SystemExit) as ended,
+        ):
             main()
-        said = self._capsys.readouterr()
-        return Said(int(left.value.code or 0), said.out, said.err)
+        sys.stdout.flush()
+        printed = self._capture.readouterr()
+        return Answer(int(ended.value.code or 0), printed.out, printed.err.decode())
+
+
+@contextmanager
+def _standard_input(data: bytes) -> Iterator[None]:
+    """Make this the content of the descriptor 0."""
+    before = os.dup(0)
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(data)
+            file.seek(0)
+            os.dup2(file.fileno(), 0)
+            yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)

@@ -1,6 +1,6 @@
 """The `penstock` command.
 
-What lives here: the words a person types, and how their answers look. The work itself is in the rooms below.
+What lives here: one file for each command, and how answers look. The work itself is in the packages below.
 
-May import: every room below it.
+May import: public names of every package.
 """

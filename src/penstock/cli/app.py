@@ -1,4 +1,4 @@
-"""The command itself: its words, and how an error looks to whoever typed it."""
+"""The command itself, and how its errors are printed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command. An error of ours, or no room for an answer, is one line on standard error, and exit status 1."""
+    """Run the command. A Penstock error, or output that cannot be written, is one line on stderr and exit status 1."""
     try:
         app()
     except PenstockError as error:
@@ -49,7 +49,7 @@ def main() -> None:
             _fail_unforeseen(error)
         give_up_stdout()
         _fail(f"standard output cannot be written: {error.strerror}")
-    except Exception as error:  # noqa: BLE001  printed as Python prints it, but for what may be in its message
+    except Exception as error:  # noqa: BLE001  printed as Python prints it, but with escapes
         _fail_unforeseen(error)
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that is not imported yet. `help` is the first paragraph of its own help."""
+    """A command that is imported when it runs. `help` is the first paragraph of its own help."""
 
     module: str
     attribute: str
@@ -33,7 +33,7 @@ COMMANDS = {
     "ship": Command(
         "penstock.cli.ship",
         "ship_command",
-        "Ship events from queues on this host into a buffer, until it is told to stop (Ctrl-C or SIGTERM).",
+        "Ship events from queues on this host into a buffer, until Ctrl-C or SIGTERM.",
     ),
     "produce": Command(
         "penstock.cli.produce",
@@ -48,7 +48,7 @@ COMMANDS = {
     "status": Command(
         "penstock.cli.status",
         "status_command",
-        "Show what waits in a buffer. Takes no epoch, and so disturbs nobody.",
+        "Show what waits in a buffer. Only reads: takes no epoch, and fences no consumer.",
     ),
     "run": Command(
         "penstock.cli.run",
@@ -58,12 +58,12 @@ COMMANDS = {
     "gc": Command(
         "penstock.cli.gc",
         "gc_command",
-        "Delete what is acked by every group, or was never enqueued.",
+        "Delete data that every group has acked, or that was never enqueued.",
     ),
     "demo": Command(
         "penstock.cli.demo",
         "demo_command",
-        "Run the main job on this machine: services, queues, a buffer, Spark, tables; its driver is killed on the way.",
+        "Run everything on this machine: services, queues, a buffer, Spark, tables. The driver is killed on the way.",
     ),
     "manifest": Command(
         "penstock.cli.manifest",
@@ -76,7 +76,7 @@ COMMANDS = {
         "The groups that read a buffer, each at its own pace.",
     ),
     "writers": Command(
-        "penstock.cli.groups",
+        "penstock.cli.writers",
         "writers_app",
         "The writers that a buffer remembers.",
     ),
@@ -94,7 +94,7 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """The commands of the table. Help and completion see their lines; the one that is run is imported."""
+    """The commands of the table. Help and completion use their lines; only the command that runs is imported."""
 
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = _built({name: _stand_in(command) for name, command in COMMANDS.items()})
@@ -109,14 +109,14 @@ class LazyGroup(TyperGroup):
 
 
 def _stand_in(command: Command) -> typer.Typer:
-    """What has the line of a command in the help, and nothing else of it."""
+    """A group that has only the command's line in the help."""
     group = typer.Typer(help=command.help)
     group.callback()(_do_nothing)
     return group
 
 
 def _built(commands: dict[str, Callable[..., None] | typer.Typer]) -> dict[str, Any]:
-    """Let typer build the commands, as it builds those of any `Typer`."""
+    """The commands as typer builds them."""
     group = typer.Typer()
     for name, command in commands.items():
         if isinstance(command, typer.Typer):
@@ -127,4 +127,4 @@ def _built(commands: dict[str, Callable[..., None] | typer.Typer]) -> dict[str, 
 
 
 def _do_nothing() -> None:
-    """Stand where typer wants a function."""
+    """For typer, which needs a function."""

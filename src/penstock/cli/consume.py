@@ -21,23 +21,22 @@ from penstock.buffer import (
     ConsumerConfig,
     FetchHandle,
 )
-from penstock.cli.output import escaped_json, escaped_line, give_up_stdout, say
+from penstock.cli.output import counted, escaped_json, escaped_line, give_up_stdout, not_printed, say
 from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
-from penstock.cli.produce import Stop, not_logged
+from penstock.core import Backoff, StopOnSignal
 from penstock.errors import NotFound, PenstockError, StorageError
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore
 
 _AT_ONCE = 256
-_FIRST_PAUSE = 0.01
-_LONGEST_PAUSE = 0.5
+_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.01, 0.5  # while there is no new batch
 
 
 def consume_command(
     where: Where,
-    most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="How many events to print.")] = None,
+    max_events: Annotated[int | None, typer.Option("--max", "-n", min=1, help="How many events to print.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C or SIGTERM.")] = False,
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Only look: ack nothing, and fence nobody.")] = False,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Only read: ack nothing, and fence no consumer.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each event, with its place, key and headers.")
     ] = False,
@@ -50,19 +49,20 @@ def consume_command(
 ) -> None:
     """Print the events of a buffer, one a line, and ack them.
 
-    This takes the group over: its consumer, if there is one, is FENCED and stops. To look and disturb nobody, use
-    --no-ack; to read beside others, a --group of its own, which is made, and holds back what it has not acked.
+    This takes the group over: its consumer, if there is one, is FENCED and stops. To read without that, use --no-ack;
+    or a --group of its own, which is created, and for which the buffer keeps what it has not acked.
 
-    A batch is acked when all of it is written to standard output and flushed; if this is killed before, the batch
-    comes again. To print only some, use -n: what `| head` does not show may have been written to the pipe, and acked.
+    A batch is acked when all of it is written to standard output and flushed; if this command is killed before, the
+    batch comes again. To print only some events, use -n: events that `| head` does not show may have been written to
+    the pipe, and acked.
 
-    On a terminal, control characters and what is no UTF-8 are shown as escapes, an event a line. Into a file or a pipe
-    go the bytes as they are.
+    On a terminal, control characters and bytes that are not UTF-8 are shown as escapes, one event a line. Into a file
+    or a pipe the bytes are written as they are.
 
     With --json, bytes that are not UTF-8 are in `value_base64` (`key_base64`) instead of `value` (`key`), and the
     timestamp is in milliseconds since 1970.
     """
-    # Where the data of another manifest lies is not said here: what a collector took might be somebody else's.
+    # With another manifest path no collector runs: where its data lies is not known here.
     config = ConsumerConfig(manifest_path=path, group=group, start=beginning(start), gc=path == MANIFEST_PATH)
     store = open_with(where, storage_options)
     if not follow and not has_manifest(store, path):
@@ -70,14 +70,14 @@ def consume_command(
         return
     if sys.stdout is None:
         raise StorageError("standard output cannot be written: it is closed")
-    # Not `sys.stdout.buffer`: with PYTHONUNBUFFERED that is a raw file, whose writes may be cut short by a signal.
-    # And what closing a fenced consumer logs, that acks may be lost, is not so here: each is written when it is made.
+    # Not `sys.stdout.buffer`: with PYTHONUNBUFFERED that is a raw file, whose writes a signal may cut short.
+    # A fenced consumer logs on close that acks may be lost. Here none is: each is written before the next batch.
     with (
         open(sys.stdout.fileno(), "wb", closefd=False) as out,
-        Stop() as stop,
-        not_logged("penstock.buffer.consumer.consumer"),
+        StopOnSignal() as stop,
+        not_printed("penstock.buffer.consumer.consumer"),
     ):
-        printer = _Printer(out, most, as_json=as_json)
+        printer = _Printer(out, max_events, as_json=as_json)
         if no_ack:
             printer.print_all(_batches(_Looking(store, config), stop, follow=follow), ack=False)
             return
@@ -88,31 +88,31 @@ def consume_command(
 class _Printer:
     """Writes batches, up to so many events, and acks those that are written whole."""
 
-    def __init__(self, out: BinaryIO, most: int | None, *, as_json: bool) -> None:
+    def __init__(self, out: BinaryIO, max_events: int | None, *, as_json: bool) -> None:
         self._out = out
-        self._left = most
+        self._remaining = max_events
         self._as_json = as_json
         self._is_terminal = out.isatty()
 
     def print_all(self, batches: Iterator[ConsumedBatch], *, ack: bool) -> None:
-        """Print until there are no more, or enough, or until nobody reads it any more."""
+        """Print until there are no more batches, or enough events, or the reader of the pipe is gone."""
         for batch in batches:
             rows = batch.arrow.num_rows
-            printed = rows if self._left is None else min(rows, self._left)
+            printed = rows if self._remaining is None else min(rows, self._remaining)
             if not self._print(batch, printed):
                 return
             if ack and printed == rows:
                 _ack(batch)
             elif ack:
-                some = f"{printed} of the {rows} events of batch {batch.sequence} are printed"
+                some = f"{printed} of the {counted(rows, 'event')} of batch {batch.sequence} are printed"
                 say(f"penstock: {some}: it is not acked, and comes again", err=True)
-            if self._left is not None:
-                self._left -= printed
-                if not self._left:
+            if self._remaining is not None:
+                self._remaining -= printed
+                if not self._remaining:
                     return
 
     def _print(self, batch: ConsumedBatch, rows: int) -> bool:
-        """Write and flush some rows of a batch. Says whether somebody reads them."""
+        """Write and flush some rows of a batch. False: the reader of the pipe is gone."""
         try:
             self._out.writelines(self._lines(batch, rows))
             self._out.flush()
@@ -139,7 +139,7 @@ def _ack(batch: ConsumedBatch) -> None:
     try:
         batch.ack()
     except PenstockError:
-        say(f"penstock: batch {batch.sequence} is printed, and not known to be acked", err=True)
+        say(f"penstock: batch {batch.sequence} is printed, and may not be acked", err=True)
         raise
 
 
@@ -175,19 +175,18 @@ class _Looking:
         return view.first_sequence
 
 
-def _batches(source: Consumer | _Looking, stop: Stop, *, follow: bool) -> Iterator[ConsumedBatch]:
-    pause = _FIRST_PAUSE
-    while stop.signal is None:
+def _batches(source: Consumer | _Looking, stop: StopOnSignal, *, follow: bool) -> Iterator[ConsumedBatch]:
+    backoff = Backoff(_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS, sleep=stop.wait)
+    while not stop.is_set():
         batch = source.next_batch()
         if batch is not None:
-            if stop.signal is None:
+            if not stop.is_set():
                 yield batch
-            pause = _FIRST_PAUSE
+            backoff.reset()
         elif not follow:
             return
         else:
-            stop.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            backoff.wait()
 
 
 def _json_line(event: dict[str, object]) -> bytes:

@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job, end to end: services, queues, a buffer, a pipeline on Spark that is killed, tables."""
+"""`penstock demo`: everything end to end: services, queues, a buffer, a pipeline on Spark that is killed, tables."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from penstock.errors import PenstockError, StorageError
 from penstock.queue import DurableEventQueue
 from penstock.storage import open_store
 
-AT_ONCE = 50  # events in one push
-PAUSE = 0.07  # seconds between two pushes: the services are to push while the driver is killed
-BROKEN_EVERY = 100  # one event in so many is no JSON
-WRONG_EVERY = 150  # and one in so many is JSON that the process function sets aside
-_LOOK_AGAIN = 0.25
-_PATIENCE = 300.0
+EVENTS_PER_PUSH = 50
+SECONDS_BETWEEN_PUSHES = 0.07  # so that the services still push when the driver is killed
+EVENTS_PER_BROKEN = 100  # one event in so many is no JSON
+EVENTS_PER_WRONG = 150  # and one in so many is JSON that the process function sets apart
+_POLL_SECONDS = 0.25
+_LONGEST_WAIT_SECONDS = 300.0
 _PIPELINE = """\
 # What `penstock demo` runs. To run it again: penstock run {root}/pipeline.toml
 source = "{root}/buffer"
@@ -74,7 +74,7 @@ _spawn = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Pushed:
-    """What the services were told to push."""
+    """What the services push."""
 
     run: str
     services: int
@@ -93,12 +93,12 @@ class Pushed:
 
 def is_broken(number: int) -> bool:
     """Whether the event of this number is no JSON."""
-    return number % BROKEN_EVERY == 0
+    return number % EVENTS_PER_BROKEN == 0
 
 
 def is_wrong(number: int) -> bool:
     """Whether the event of this number is JSON that cannot be used."""
-    return not is_broken(number) and number % WRONG_EVERY == 1
+    return not is_broken(number) and number % EVENTS_PER_WRONG == 1
 
 
 def demo_command(
@@ -110,19 +110,20 @@ def demo_command(
     events: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many events each of them pushes.")] = 25_000,
     kills: Annotated[int, typer.Option(min=0, max=1_000, help="How often the pipeline's driver is killed.")] = 1,
 ) -> None:
-    """Run the main job on this machine: services, queues, a buffer, Spark, tables; its driver is killed on the way."""
+    """Run everything on this machine: services, queues, a buffer, Spark, tables. The driver is killed on the way."""
     if not run_demo(directory, producers=producers, events=events, kills=kills, console=new_console()):
         raise typer.Exit(1)
 
 
 def run_demo(directory: Path | None, *, producers: int, events: int, kills: int, console: Console) -> bool:
-    """Run the demo, and say whether every event came, once, as a row or as a dead letter."""
+    """Run the demo, and return whether every event came, once, as a row or as a dead letter."""
     check_java()
     root = make_place(directory)
     pushed = Pushed(uuid.uuid4().hex[:8], producers, events)
     (root / "pipeline.toml").write_text(_PIPELINE.format(root=root, block=max(pushed.total * 20, 100_000)))
     console.print(f"Everything is in {root}", highlight=False, soft_wrap=True)
-    console.print(f"{producers} services push {events:,} events each into durable queues, and ship them into a buffer.")
+    console.print(f"Services that push into durable queues, and ship these into a buffer: {producers}.")
+    console.print(f"Events that each of them pushes: {events:,}.")
     console.print("A pipeline on Spark parses them into a Parquet table; broken ones go into a table of dead letters.")
     started = time.monotonic()
     watch = Watch(root, pushed, console, started)
@@ -137,8 +138,8 @@ def run_demo(directory: Path | None, *, producers: int, events: int, kills: int,
         with _driver(root, kills + 1, console) as driver:
             watch.until_all_came(driver, services, epoch)
             driver.send_signal(signal.SIGTERM)
-            code = driver.wait(_PATIENCE)
-    watch.say(f"told the driver to stop (SIGTERM): it ended with exit code {code}")
+            code = driver.wait(_LONGEST_WAIT_SECONDS)
+    watch.say(f"stopped the driver with SIGTERM: it ended with exit code {code}")
     return _show(console, root, pushed, time.monotonic() - started) and code == 0
 
 
@@ -154,17 +155,17 @@ def make_place(directory: Path | None) -> Path:
 
 
 class Watch:
-    """Looks at the tables while they grow, as any reader could, and says how far it is."""
+    """Counts the rows of the tables while they grow, as any reader could, and prints the progress."""
 
     def __init__(self, root: Path, pushed: Pushed, console: Console, started: float) -> None:
         self._root = root
         self._pushed = pushed
         self._console = console
         self._started = started
-        self._said = ""
+        self._last_progress = ""
 
     def say(self, what: str) -> None:
-        """Say something, with the time."""
+        """Print a line, with the time."""
         since = time.monotonic() - self._started
         self._console.print(f"  {since:5.1f} s  {what}", highlight=False, soft_wrap=True)
 
@@ -191,29 +192,31 @@ class Watch:
     def _wait(
         self, driver: subprocess.Popen[bytes], services: list[BaseProcess], done: Callable[[int, int], bool]
     ) -> None:
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _LONGEST_WAIT_SECONDS
         while True:
             rows, dead = self._count()
             working = sum(service.is_alive() for service in services)
-            said = f"{rows:,} rows and {dead:,} dead letters in the tables; {working} services still push"
-            if said != self._said:
-                self.say(said)
-                self._said = said
+            progress = f"rows: {rows:,}; dead letters: {dead:,}; services that still push: {working}"
+            if progress != self._last_progress:
+                self.say(progress)
+                self._last_progress = progress
             if done(rows, dead):
                 return
             if driver.poll() is not None:
                 raise PenstockError(
-                    f"the driver ended by itself, with exit code {driver.returncode}: see {_log(self._root)}"
+                    f"the driver ended by itself, with exit code {driver.returncode}: see {_driver_log(self._root)}"
                 )
             if any(service.exitcode for service in services):
                 raise PenstockError("a service failed")
             if time.monotonic() > until:
-                raise PenstockError(f"nothing more came for {_PATIENCE:.0f} s: see {_log(self._root)}")
-            time.sleep(_LOOK_AGAIN)
+                raise PenstockError(
+                    f"nothing more came for {_LONGEST_WAIT_SECONDS:.0f} s: see {_driver_log(self._root)}"
+                )
+            time.sleep(_POLL_SECONDS)
 
 
 def rows_in(table: Path) -> int:
-    """How many rows a table has now, for a plain reader."""
+    """How many rows a plain reader of Parquet finds in a table now."""
     import pyarrow.dataset as ds
 
     if not table.is_dir():
@@ -221,7 +224,7 @@ def rows_in(table: Path) -> int:
     return ds.dataset(table, format="parquet", partitioning="hive").count_rows()
 
 
-def _log(root: Path) -> Path:
+def _driver_log(root: Path) -> Path:
     return root / "driver.log"
 
 
@@ -229,7 +232,7 @@ def _log(root: Path) -> Path:
 def _driver(root: Path, number: int, console: Console) -> Iterator[subprocess.Popen[bytes]]:
     """The pipeline's driver: `penstock run`, in a process of its own."""
     console.print(f"  starting the driver: penstock run {root}/pipeline.toml", highlight=False, soft_wrap=True)
-    with _log(root).open("ab") as log:
+    with _driver_log(root).open("ab") as log:
         log.write(b"--- driver %d\n" % number)
         log.flush()
         driver = subprocess.Popen(  # noqa: S603  our own command
@@ -269,9 +272,9 @@ def serve(root: Path, pushed: Pushed, number: int) -> None:
         stop = threading.Event()
         shipper = threading.Thread(target=ship, args=(queue, root / "buffer"), kwargs={"stop": stop}, name="shipper")
         shipper.start()
-        for start in range(0, pushed.events, AT_ONCE):
-            queue.push_many([event(name, one) for one in range(start, min(start + AT_ONCE, pushed.events))])
-            time.sleep(PAUSE)
+        for start in range(0, pushed.events, EVENTS_PER_PUSH):
+            queue.push_many([event(name, one) for one in range(start, min(start + EVENTS_PER_PUSH, pushed.events))])
+            time.sleep(SECONDS_BETWEEN_PUSHES)
         stop.set()
         shipper.join()
         ship(queue, root / "buffer", until_idle=True)
@@ -281,12 +284,12 @@ def event(name: str, number: int) -> bytes:
     """The bytes of one event. Some are broken."""
     if is_broken(number):
         return b'{"event": "%b/%d", this is no JSON' % (name.encode(), number)
-    said = -1 if is_wrong(number) else number
-    return msgspec.json.encode({"event": f"{name}/{number}", "number": said, "at": "2026-11-16T12:00:00Z"})
+    value = -1 if is_wrong(number) else number
+    return msgspec.json.encode({"event": f"{name}/{number}", "number": value, "at": "2026-11-16T12:00:00Z"})
 
 
 def _show(console: Console, root: Path, pushed: Pushed, seconds: float) -> bool:
-    """Compare what was pushed with what the tables have, event by event, and say so."""
+    """Compare what was pushed with what the tables have, event by event, and print the result."""
     import pyarrow.dataset as ds
 
     rows = ds.dataset(root / "table", format="parquet", partitioning="hive").to_table(columns=["event"])
@@ -312,14 +315,14 @@ def _show(console: Console, root: Path, pushed: Pushed, seconds: float) -> bool:
         table.add_row(what, count)
     console.print(table)
     manifest = Manifest.read(root / "buffer")
-    console.print(f"{len(manifest.entries)} batches of {manifest.next_sequence} are not acked. Where everything lies:")
+    console.print(f"Batches: {manifest.next_sequence}, of which not acked: {len(manifest.entries)}. The files:")
     for what, where in {
         "the queues": root / "queues",
         "the buffer": f"{root / 'buffer'}   (penstock status {root / 'buffer'})",
         "the table": f"{root / 'table'}   (any reader of Parquet)",
         "the dead letters": root / "dead-letters",
         "the pipeline": f"{root / 'pipeline.toml'}   (penstock run)",
-        "what Spark said": _log(root),
+        "the driver's log": _driver_log(root),
     }.items():
         console.print(f"  {what:17} {where}", highlight=False, soft_wrap=True)
     return not lost and not twice and len(manifest.entries) == 0

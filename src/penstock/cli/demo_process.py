@@ -8,7 +8,7 @@ import pyarrow as pa
 
 
 def add_service(events: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the service that an event came from, and set those aside that say a number below 0."""
+    """Add the service that an event came from, and set apart those with a number below 0."""
     import pyarrow.compute as pc
 
     parts: Any = pc.split_pattern(cast("pa.StringArray", events.column("event")), "/")

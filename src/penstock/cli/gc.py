@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig, GarbageCollector, GcReport
-from penstock.cli.output import date, say, say_json
+from penstock.cli.output import counted, date, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import InvalidInput
 from penstock.storage import url_of
@@ -29,10 +29,10 @@ def gc_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Delete what is acked by every group, or was never enqueued.
+    """Delete data that every group has acked, or that was never enqueued.
 
-    On a native manifest it takes two visits: one sets a floor, and one a grace period later deletes what is below it.
-    Exit status 1: something could not be deleted, or nothing could be looked at.
+    With a manifest of version 2 it takes two runs: one sets a floor, and one a grace period later deletes what is below
+    it. Exit status 1: something could not be deleted, or the buffer could not be read.
     """
     store = open_with(where, storage_options)
     if not has_manifest(store, path):
@@ -56,18 +56,18 @@ def gc_command(
 def _lines(report: GcReport, *, dry_run: bool) -> list[str]:
     details = report.details
     done = "would delete" if dry_run else "deleted"
-    lines = [f"{done} {report.deleted} objects of {details.deleted_bytes} bytes"]
+    lines = [f"{done} {counted(report.deleted, 'object')} of {counted(details.deleted_bytes, 'byte')}"]
     if report.failed:
-        lines.append(f"could not delete {report.failed}: the log says why; the next cycle tries again")
-    lines.append(f"kept {report.kept}; the queue has {details.named} entries")
+        lines.append(f"could not delete {report.failed}: the log has the reason; the next cycle tries again")
+    lines.append(f"kept {report.kept}; the queue has {counted(details.named, 'entry', 'entries')}")
     if details.waiting:
-        lines.append(f"  {details.waiting} go after {date(details.waits_until)}, when their grace period is over")
+        lines.append(f"  deleted after {date(details.waits_until)}, the end of their grace period: {details.waiting}")
     if details.later:
         what = "a cycle would begin" if dry_run else "this cycle began"
         when = "" if details.waiting else f", which {what}"
-        lines.append(f"  {details.later} are in no queue, and go after a grace period{when}")
+        lines.append(f"  in no queue, and deleted after a grace period{when}: {details.later}")
     if details.ahead:
-        lines.append(f"  {details.ahead} are dated ahead: some host's clock is or was wrong")
+        lines.append(f"  dated ahead, because the clock of a host is or was wrong: {details.ahead}")
     if details.floor:
         lines.append(f"floor: {date(details.floor)}")
     return lines

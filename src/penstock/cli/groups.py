@@ -1,23 +1,20 @@
-"""`penstock groups` and `penstock writers`: who reads a buffer, and who writes it."""
+"""`penstock groups`: the groups that read a buffer."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Annotated
 
-import msgspec
 import typer
 
-from penstock.buffer import DEFAULT_GROUP, MANIFEST_PATH, Groups, Writers
-from penstock.cli.output import date, say, say_json, show
-from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
+from penstock.buffer import DEFAULT_GROUP, MANIFEST_PATH, Groups
+from penstock.cli.output import date_or_none, say, say_json, show
+from penstock.cli.places import AsJson, ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
 from penstock.errors import InvalidInput
 from penstock.storage import url_of
 
 groups_app = typer.Typer(help="The groups that read a buffer, each at its own pace.", no_args_is_help=True)
-writers_app = typer.Typer(help="The writers that a buffer remembers.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="The group's name.")]
 Begin = Annotated[str, typer.Option(help="earliest, latest, or a sequence that is there.")]
 
@@ -26,7 +23,7 @@ Begin = Annotated[str, typer.Option(help="earliest, latest, or a sequence that i
 def list_groups(
     where: Where, path: ManifestPath = MANIFEST_PATH, as_json: AsJson = False, storage_options: StorageOptions = None
 ) -> None:
-    """Show every group: how far it is, how far behind, and who reads for it."""
+    """Show every group: how far it is, how far behind, and its consumer."""
     found = Groups(open_with(where, storage_options), path).list()
     if as_json:
         say_json([asdict(group) for group in found])
@@ -34,8 +31,8 @@ def list_groups(
     rows = list[list[str]]()
     for group in found:
         acked = "nothing" if group.acked_through < 0 else str(group.acked_through)
-        owner = group.owner or ("nobody yet" if not group.epoch else "not known")
-        rows.append([group.name, acked, str(group.lag), str(group.epoch), owner, _when(group.taken_at)])
+        owner = group.owner or ("none yet" if not group.epoch else "not known")
+        rows.append([group.name, acked, str(group.lag), str(group.epoch), owner, date_or_none(group.taken_at)])
     show(["group", "acked through", "lag (batches)", "epoch", "last taken over by", "at"], rows)
 
 
@@ -47,7 +44,7 @@ def create_group(
     path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Make a group. From now on nothing leaves the buffer that it has not acked."""
+    """Create a group. From now on the buffer keeps what the group has not acked."""
     store = open_with(where, storage_options)
     is_new = not has_manifest(store, path)
     if is_new and name == DEFAULT_GROUP:
@@ -66,7 +63,7 @@ def drop_group(
     path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Drop a group, and with it what only it held back. Its consumer is fenced."""
+    """Drop a group; what was kept only for it can be deleted. Its consumer is fenced."""
     Groups(open_with(where, storage_options), path).drop(name, force=force)
     say(f"dropped the group {name!r}")
 
@@ -79,42 +76,10 @@ def reset_group(
     path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Let a group begin again somewhere. Its consumer is fenced.
+    """Let a group go on at another place. Its consumer is fenced.
 
-    A Spark query goes by its checkpoint. One that is behind the acks is refused; one that is ahead goes on where it is,
-    and what lies between is acked unread. To read again, give the query a new checkpoint.
+    A Spark query goes on at its checkpoint. One that is behind the acks is refused; one that is ahead goes on there,
+    and what lies between is acked unread. To read events again, give the query a new checkpoint.
     """
     Groups(open_with(where, storage_options), path).reset(name, beginning(to))
     say(f"reset the group {name!r}: it goes on at {to}")
-
-
-@writers_app.command("list")
-def list_writers(
-    where: Where, path: ManifestPath = MANIFEST_PATH, as_json: AsJson = False, storage_options: StorageOptions = None
-) -> None:
-    """Show the writers that the buffer remembers, and what each did last."""
-    found = Writers(open_with(where, storage_options), path).list()
-    if as_json:
-        say_json({name: msgspec.structs.asdict(writer) for name, writer in found.items()})
-        return
-    rows = list[list[str]]()
-    for name, writer in found.items():
-        kind = "named" if writer.is_named else "producer"
-        rows.append([name, kind, str(writer.transaction), str(writer.first_sequence), _when(writer.at)])
-    show(["writer", "kind", "last transaction", "its first sequence", "at"], rows)
-
-
-@writers_app.command("drop")
-def drop_writer(
-    where: Where,
-    name: Annotated[str, typer.Argument(help="The writer's name: of a Spark query its id.")],
-    path: ManifestPath = MANIFEST_PATH,
-    storage_options: StorageOptions = None,
-) -> None:
-    """Forget a writer. What it sends again is appended again: drop it only when it will not come back."""
-    Writers(open_with(where, storage_options), path).drop(name)
-    say(f"dropped the writer {name!r}")
-
-
-def _when(milliseconds: int) -> str:
-    return date(milliseconds) if milliseconds else ""

@@ -1,4 +1,4 @@
-"""`penstock manifest`: look at what lies in a queue, and upgrade it."""
+"""`penstock manifest`: print the manifest of a buffer, or upgrade it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from penstock.buffer import MANIFEST_PATH, BatchDescriptor, Manifest, folder_of, upgrade, version_of
 from penstock.buffer import VERSION as OPENDATA
-from penstock.cli.output import say, say_json
+from penstock.cli.output import counted, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, local_path, url_of
@@ -33,7 +33,7 @@ def dump(
     path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Print a manifest as JSON. Takes no epoch, and so disturbs nobody."""
+    """Print a manifest as JSON. Only reads: takes no epoch, and fences no consumer."""
     found = _find(where, path, storage_options)
     if found is None:
         say(f"penstock: there is no manifest {path!r} in {where}: an empty queue", err=True)
@@ -57,7 +57,7 @@ def upgrade_command(
         say("OpenData's producers and consumers cannot read version 2: they must be stopped by now.", err=True)
     done = upgrade(store, path)
     if done.is_new:
-        say(f"upgraded {where} to version 2, with {done.entries} batches that wait in it")
+        say(f"upgraded {where} to version 2, with {counted(done.entries, 'batch', 'batches')} that wait in it")
     else:
         say(f"{where} is version 2 already")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import count
 from typing import Annotated
 
 import typer
@@ -36,7 +37,7 @@ Log = Annotated[str, typer.Argument(help="The metadata log: a path or a URL.")]
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """A partition as it was when it was looked at; None and why, where its end cannot be read."""
+    """A partition as it was when it was read; None and the error, where its end cannot be read."""
 
     partition: int
     high_water_mark: int | None
@@ -57,13 +58,14 @@ def status(
 ) -> None:
     """Show each partition's high-water mark, and how many objects it has. Writes nothing."""
     with _opened(open_with(where, storage_options)) as log:
-        count = log.partition_count
-        with ThreadPoolExecutor(min(_MAX_THREADS, count), thread_name_prefix="penstock-metalog-status") as threads:
-            found = list(threads.map(lambda partition: _status_of(log, partition), range(count)))
+        partitions = range(log.partition_count)
+        threads = ThreadPoolExecutor(min(_MAX_THREADS, len(partitions)), thread_name_prefix="penstock-metalog-status")
+        with threads:
+            found = list(threads.map(lambda partition: _status_of(log, partition), partitions))
     if as_json:
         say_json([asdict(one) for one in found])
     else:
-        rows = [[str(one.partition), _shown(one.high_water_mark), _shown(one.objects)] for one in found]
+        rows = [[str(one.partition), _text(one.high_water_mark), _text(one.objects)] for one in found]
         show(["partition", "high-water mark", "objects"], rows)
     _end_with([one.error for one in found if one.error])
 
@@ -81,17 +83,17 @@ def dump(
 ) -> None:
     """Print the records that are there, one a line, as JSON, partition by partition. Writes nothing.
 
-    A payload that is no segment event is printed as base64, with what is wrong with it. Where an object cannot be read
-    its partition ends, the others follow, and the exit status is 1.
+    A payload that is no segment event is printed as base64, with the reason. Where an object cannot be read its
+    partition ends, the others follow, and the exit status is 1.
     """
     errors = list[str]()
     with _opened(open_with(where, storage_options)) as log:
-        left = limit
+        remaining = limit
         for partition in _chosen(log, partitions):
             try:
-                for record in _records(log, partition, start, left):
+                for record in _records(log, partition, start, remaining):
                     say_json(_as_json(record, raw=raw), indent=None)
-                    left = None if left is None else left - 1
+                    remaining = None if remaining is None else remaining - 1
             except PenstockError as error:
                 errors.append(str(error))
     _end_with(errors)
@@ -100,7 +102,7 @@ def dump(
 @contextmanager
 def _opened(store: ObjectStore) -> Iterator[ObjectMetadataLog]:
     try:
-        log = ObjectMetadataLog(store)  # without a number of partitions none is made
+        log = ObjectMetadataLog(store)  # without a number of partitions it makes no log
     except NotFound as error:
         raise NotFound(f"there is no metadata log in {url_of(store)}") from error
     with log:
@@ -124,11 +126,12 @@ def _chosen(log: MetadataLog, partitions: list[int] | None) -> list[int]:
 
 
 def _records(log: MetadataLog, partition: int, start: int, limit: int | None) -> Iterator[MetadataRecord]:
-    """What is there now: without a time to wait, a poll that finds nothing is at the end."""
-    taken = 0
+    """The records that are there now: a poll that does not wait finds none at the end."""
     with log.subscribe([PartitionStart(partition, start)]) as records:
-        while (limit is None or taken < limit) and (record := records.poll(0)) is not None:
-            taken += 1
+        for _ in count() if limit is None else range(limit):
+            record = records.poll(0)
+            if record is None:
+                return
             yield record
 
 
@@ -172,12 +175,12 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _shown(number: int | None) -> str:
+def _text(number: int | None) -> str:
     return "not known" if number is None else str(number)
 
 
 def _end_with(errors: Sequence[str]) -> None:
-    """Say what could not be read, one line each, and leave with status 1 if there was anything."""
+    """Print each error on a line; with any, the exit status is 1."""
     for error in errors:
         say(f"penstock: {error}", err=True)
     if errors:

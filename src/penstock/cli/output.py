@@ -1,16 +1,18 @@
 """How answers look: lines, JSON, tables, dates, and a standard output that cannot be written.
 
-Every command prints through here. Names, locations and messages come from the bucket, and whoever can write there
-must not be able to move the cursor of the person who looks, or to add a line to what is printed.
+Every command prints through here. Names, locations and messages come from the bucket: a writer of the bucket must not
+be able to move the cursor of a reader's terminal, or to add a line to what is printed.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,15 +23,24 @@ from penstock.core import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-MAX_LINE = 20_000
-"""Characters of one line of an answer; what is longer is cut."""
+MAX_LINE_CHARACTERS = 20_000
+"""A longer line of an answer is cut."""
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def say(text: object, *, err: bool = False) -> None:
     """Print one line."""
-    typer.echo(_encodable(printable(str(text), MAX_LINE), err=err), err=err)
+    typer.echo(_encodable(printable(str(text), MAX_LINE_CHARACTERS), err=err), err=err)
+
+
+def counted(number: int, thing: str, things: str | None = None) -> str:
+    """A number of things; `things` is the plural where that is not an s more.
+
+    >>> counted(1, "event"), counted(0, "event"), counted(2, "batch", "batches")
+    ('1 event', '0 events', '2 batches')
+    """
+    return f"{number} {thing if number == 1 else things or thing + 's'}"
 
 
 def say_json(value: object, indent: int | None = 2) -> None:
@@ -41,7 +52,7 @@ def say_json(value: object, indent: int | None = 2) -> None:
 
 
 def escaped_json(text: str) -> str:
-    r"""JSON that says the same, and has in it nothing that a terminal acts on, but for its newlines.
+    r"""The same JSON with escapes for everything that a terminal acts on, except newlines.
 
     >>> escaped_json('{"name": "größe\x9b31m\u202e"}')
     '{"name": "größe\\u009b31m\\u202e"}'
@@ -52,7 +63,7 @@ def escaped_json(text: str) -> str:
 
 
 def escaped_line(data: bytes) -> bytes:
-    r"""Bytes as one line for a terminal: UTF-8 stays, and whatever a terminal acts on, or is no UTF-8, is escaped.
+    r"""Bytes as one line for a terminal: UTF-8 stays; what a terminal acts on, or is no UTF-8, is escaped.
 
     >>> escaped_line("größe".encode() + b"\n\x1b[2J\xff")
     b'gr\xc3\xb6\xc3\x9fe\\n\\x1b[2J\\xff'
@@ -62,25 +73,25 @@ def escaped_line(data: bytes) -> bytes:
 
 
 def console(width: int | None = None) -> Console:
-    """A console without markup: a name is shown as it is, whatever brackets and colons are in it."""
+    """A console without markup: brackets and colons in a name are shown as they are."""
     from rich.console import Console  # here: most answers are no tables
 
     return Console(width=width, markup=False, emoji=False)
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table; where no terminal is, as wide as it needs to be: names are for copying."""
+    """Print a table; without a terminal as wide as it needs to be, so that names can be copied."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*columns)
     for row in rows:
-        table.add_row(*(Text(_encodable(printable(cell, MAX_LINE))) for cell in row))
+        table.add_row(*(Text(_encodable(printable(cell, MAX_LINE_CHARACTERS))) for cell in row))
     (console() if console().is_terminal else console(width=500)).print(table)
 
 
 def date(milliseconds: int) -> str:
-    """A time since 1970 as people read it; nothing where no calendar has it: some clock was far off.
+    """A time since 1970 as people read it; empty where it is beyond the calendar, because a clock was far off.
 
     >>> date(1_700_000_000_000), date(10**18)
     ('2023-11-14 22:13:20 UTC', '')
@@ -91,16 +102,32 @@ def date(milliseconds: int) -> str:
         return ""
 
 
+def date_or_none(milliseconds: int) -> str:
+    """As `date`; empty for 0, which stands for no time."""
+    return date(milliseconds) if milliseconds else ""
+
+
 def is_of_stdout(error: OSError) -> bool:
-    """Whether an error is that standard output has no room. One of a file would name it."""
-    return error.filename is None and error.errno in _NO_ROOM
+    """Whether an error is that standard output cannot be written. An error of a file has its name."""
+    return error.filename is None and error.errno in _CANNOT_WRITE
 
 
 def give_up_stdout() -> None:
-    """Let what is still buffered go nowhere: its last flush would fail again, and where Python is asked to, say so."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Discard what is still buffered: Python's last flush would fail again, and print a second error."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
+
+
+@contextmanager
+def not_printed(logger: str) -> Iterator[None]:
+    """Keep a logger's warnings from the terminal, where the command prints the same; a configured log gets them."""
+    handler = logging.NullHandler()
+    logging.getLogger(logger).addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger(logger).removeHandler(handler)
 
 
 def _json_escape(char: str) -> str:
@@ -108,6 +135,6 @@ def _json_escape(char: str) -> str:
 
 
 def _encodable(text: str, *, err: bool = False) -> str:
-    """The text, with escapes for what the stream has no bytes for."""
+    """The text, with escapes for characters that the stream's encoding does not have."""
     encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

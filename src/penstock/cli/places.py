@@ -1,4 +1,4 @@
-"""The words for places that commands share: a buffer, its manifest, and where in it a group begins."""
+"""Arguments and options that commands share: a buffer, its manifest, and where in it a group begins."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from penstock.buffer import BatchFormat
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store
 
-_MOST_DIGITS = 20  # those of the last sequence that there can be
+_MAX_SEQUENCE_DIGITS = 20
 
 Where: TypeAlias = Annotated[str, typer.Argument(help="The buffer: a path or a URL.")]
 ManifestPath: TypeAlias = Annotated[str, typer.Option("--path", help="The manifest's path inside the buffer.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 StorageOptions: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
@@ -33,7 +34,7 @@ BatchFormatOption: TypeAlias = Annotated[
 
 
 def open_with(where: str | os.PathLike[str], options: list[str] | None) -> ObjectStore:
-    """Open a store with options as they were typed. Never shows a value: it may be a credential."""
+    """Open a store with options as they were typed. No message has a value: it may be a credential."""
     named = [option.partition("=") for option in options or ()]
     if any(not name or not separator for name, separator, _ in named):
         raise typer.BadParameter("a storage option is NAME=VALUE, such as region=eu-west-1")
@@ -41,7 +42,7 @@ def open_with(where: str | os.PathLike[str], options: list[str] | None) -> Objec
 
 
 def has_manifest(store: ObjectStore, path: str) -> bool:
-    """Whether there is one. Most who look for it would make one, in whatever directory was typed by mistake."""
+    """Whether there is a manifest. Most classes would make one, also in a directory that was typed by mistake."""
     try:
         store.head(path)
     except NotFound:
@@ -50,13 +51,13 @@ def has_manifest(store: ObjectStore, path: str) -> bool:
 
 
 def beginning(word: str) -> str | int:
-    """Where a group begins, as it was typed: a word, or a sequence. Raises `InvalidInput` for a number that is none.
+    """Where a group begins, as it was typed: a word, or a sequence. Raises `InvalidInput` for too large a number.
 
     >>> beginning("latest"), beginning("7")
     ('latest', 7)
     """
     if not word.isdecimal():
         return word
-    if len(word) > _MOST_DIGITS:
+    if len(word) > _MAX_SEQUENCE_DIGITS:
         raise InvalidInput(f"start must be 'earliest', 'latest' or a sequence, not a number of {len(word)} digits")
     return int(word)

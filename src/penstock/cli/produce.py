@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import select
-import signal
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from penstock.buffer import Compression, Producer, ProducerConfig, WriteHandle, Written
-from penstock.cli.output import say
+from penstock.cli.output import counted, not_printed, say
 from penstock.cli.places import BatchFormatOption, StorageOptions, Where, open_with
-from penstock.core import get_logger
+from penstock.core import StopOnSignal, get_logger
 from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.records import Record
 
 STDIN = "-"
-LONGEST_LINE = 64 << 20
-_BLOCK = 1 << 20
-_LOOK_AGAIN = 0.5  # at what is under way, while no input comes
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MAX_LINE_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+_LONGEST_WAIT_SECONDS = 0.5  # for input; then the events under way are looked at
 
 _log = get_logger(__name__)
 
@@ -45,20 +40,20 @@ def produce_command(
 ) -> None:
     """Put each line of the input into a buffer as an event, without its newline.
 
-    The input may be endless. Ctrl-C or SIGTERM ends it: what was read is flushed, but for an unfinished line; a second
-    one ends it at once. Whatever happens, it says how many events are known to be durable.
+    The input may be endless. Ctrl-C or SIGTERM ends it: whole lines that were read are flushed. A second signal ends it
+    at once. In every other case it prints how many events are known to be durable.
     """
     store = open_with(where, storage_options)
     names = files or [STDIN]
     _check_files(names)
-    with Stop() as stop, not_logged("penstock.buffer.producer.producer"):
+    with StopOnSignal() as stop, not_printed("penstock.buffer.producer.producer"):
         tally = _Tally(None if key is None else os.fsencode(key))
         producer = Producer(store, ProducerConfig(compression=compression, format=batch_format))
-        most = producer.max_batch_bytes if whole else LONGEST_LINE
+        max_bytes = producer.max_batch_bytes if whole else MAX_LINE_BYTES
         try:
             with producer:
                 for name in names:
-                    for events in _Input(name, stop).events(whole=whole, most=most):
+                    for events in _Input(name, stop).events(whole=whole, max_bytes=max_bytes):
                         tally.produce(producer, [event for event in events if event or keep_empty])
                 producer.flush()
                 tally.settle()
@@ -69,69 +64,18 @@ def produce_command(
     say(f"produced {tally}")
 
 
-@contextmanager
-def not_logged(name: str) -> Iterator[None]:
-    """Keep a room's log from the terminal, where the command says the same itself; a configured log still gets it."""
-    handler = logging.NullHandler()
-    logging.getLogger(name).addHandler(handler)
-    try:
-        yield
-    finally:
-        logging.getLogger(name).removeHandler(handler)
-
-
-class Stop:
-    """Whether Ctrl-C or SIGTERM came. It interrupts nothing but `wait`; a second signal ends the process at once.
-
-    By a pipe, and not by an exception or a `threading.Event`: an exception would come in the middle of anything, and
-    an event set by a handler can meet its own lock, held by the code that the signal interrupted. The interpreter
-    itself writes to the pipe, at once: a handler has to wait until the main thread comes out of whatever it waits in.
-    """
-
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-
-    def __enter__(self) -> Stop:
-        self._told, self._tell = os.pipe()
-        os.set_blocking(self._tell, False)
-        self._woken_before = signal.set_wakeup_fd(self._tell)
-        self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._woken_before)
-        os.close(self._told)
-        os.close(self._tell)
-
-    def wait(self, seconds: float | None, input: int | None = None) -> bool:  # noqa: A002  it is what one waits for
-        """Wait until there is something to read from a descriptor, and say whether; not longer than told, or a signal.
-
-        A signal comes first, however much input there is.
-        """
-        awaited = [self._told] if input is None else [self._told, input]
-        ready, _, _ = select.select(awaited, [], [], seconds)
-        return input in ready and self._told not in ready
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        for one in _SIGNALS:
-            signal.signal(one, signal.SIG_DFL)
-        self.signal = signal.Signals(number)
-
-
 class _Input:
     """A file, or standard input, read until its end or a signal."""
 
-    def __init__(self, name: str, stop: Stop) -> None:
+    def __init__(self, name: str, stop: StopOnSignal) -> None:
         self._name = name
         self._stop = stop
         self._is_at_end = False
 
-    def events(self, *, whole: bool, most: int) -> Iterator[list[bytes]]:
-        """Yield events as they come, some at a time; none where it is only time to look at something else.
+    def events(self, *, whole: bool, max_bytes: int) -> Iterator[list[bytes]]:
+        """Yield events as they come, some at a time; an empty list when none has come for a while.
 
-        Raises `InvalidInput` for an event of more than `most` bytes, before it is all in memory.
+        Raises `InvalidInput` for an event of more than `max_bytes` bytes, before it is all in memory.
         """
         pieces = list[bytes]()
         size = 0
@@ -143,24 +87,24 @@ class _Input:
             if rest:
                 pieces.append(rest)
                 size += len(rest)
-            if size > most:
+            if size > max_bytes:
                 what = "it" if whole else "a line of it"
-                raise InvalidInput(f"{self._shown} cannot be produced: {what} has more than {most} bytes")
+                raise InvalidInput(f"{self._shown} cannot be produced: {what} has more than {max_bytes} bytes")
             yield lines
         if self._is_at_end:
             yield [b"".join(pieces)] if pieces or whole else []
         elif size:
             what = "only a part" if whole else "the beginning of a line"
-            say(f"penstock: of {self._shown} {what} was read ({size} bytes): not produced", err=True)
+            say(f"penstock: of {self._shown} {what} was read ({counted(size, 'byte')}): not produced", err=True)
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield blocks as they come, and an empty one when none has come for a while."""
         try:
             with self._opened() as descriptor:
-                while self._stop.signal is None:
-                    if not self._stop.wait(_LOOK_AGAIN, descriptor):
+                while not self._stop.is_set():
+                    if not self._stop.wait_for_input(descriptor, _LONGEST_WAIT_SECONDS):
                         yield b""
-                    elif block := os.read(descriptor, _BLOCK):
+                    elif block := os.read(descriptor, _READ_BYTES):
                         yield block
                     else:
                         self._is_at_end = True
@@ -173,7 +117,7 @@ class _Input:
         if self._name == STDIN:
             yield 0
             return
-        # Opening a named pipe that nobody writes to yet must not wait where no signal is noticed.
+        # To open a named pipe without a writer must not block: no signal would be noticed.
         descriptor = os.open(self._name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             yield descriptor
@@ -186,7 +130,7 @@ class _Input:
 
 
 class _Tally:
-    """What was read, and how much of it is durable. What is under way is bounded by the producer's own room."""
+    """What was read, and how much of it is durable. What is under way is bounded by the producer's own limit."""
 
     def __init__(self, key: bytes | None) -> None:
         self._key = key
@@ -196,7 +140,7 @@ class _Tally:
         self.read = self.durable = 0
 
     def __str__(self) -> str:
-        known = f"{self.durable} events, {self._bytes} bytes"
+        known = f"{counted(self.durable, 'event')}, {counted(self._bytes, 'byte')}"
         return f"{known}, sequences {self._sequences[0]} to {self._sequences[-1]}" if self._sequences else known
 
     def produce(self, producer: Producer, events: list[bytes]) -> None:
@@ -218,7 +162,7 @@ class _Tally:
         while self._under_way:
             try:
                 self._settle_first()
-            except Exception as error:  # noqa: BLE001  one of them was raised already, and that is what is said
+            except Exception as error:  # noqa: BLE001  the first error was raised, and is the one to print
                 _log.debug("not durable: %s", error)
 
     def _settle_first(self) -> None:
@@ -233,8 +177,9 @@ def _failure(error: Exception, tally: _Tally) -> PenstockError:
     tally.settle_what_succeeded()
     kind = InvalidInput if isinstance(error, InvalidInput) else StorageError
     whole = " ".join(map(str, error.args)) if isinstance(error, PenstockError) else str(error)
-    said = " ".join(whole.split())  # of what comes in several lines
-    return kind(f"{said}; {tally.durable} of the {tally.read} events that were read are known to be durable")
+    reason = " ".join(whole.split())  # on one line
+    read = counted(tally.read, "event that was", "events that were")
+    return kind(f"{reason}; {tally.durable} of the {read} read are known to be durable")
 
 
 def _check_files(names: list[str]) -> None:

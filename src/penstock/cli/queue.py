@@ -1,4 +1,4 @@
-"""`penstock queue`: look at what a durable queue holds, while no process has it open."""
+"""`penstock queue`: print what a durable queue holds, or repair it, while no process has it open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.queue import DurableEventQueue, is_queue, repair_queue
 
 queue_app = typer.Typer(help="Look at a durable queue, or repair it.", no_args_is_help=True)
 
-_LONGEST_PATH = 1000  # characters
+_MAX_PATH_CHARACTERS = 1000
 
 
 @queue_app.callback()
@@ -30,7 +30,7 @@ def dump(
 ) -> None:
     """Print what a durable queue holds as JSON, without taking or acking anything."""
     if not is_queue(where):
-        raise NotFound(f"there is no durable queue in {printable(where, _LONGEST_PATH)}")
+        raise NotFound(f"there is no durable queue in {printable(where, _MAX_PATH_CHARACTERS)}")
     with DurableEventQueue(where) as found:
         seen = {
             "not_acked": len(found),
@@ -48,8 +48,8 @@ def dump(
 def repair(
     where: Annotated[str, typer.Argument(help="The directory of a durable queue that no process has open.")],
 ) -> None:
-    """Make a damaged queue open again: keep what can be read, say what is lost, move the damaged files aside."""
+    """Repair a damaged queue: keep every event that can be read, list what is lost, move damaged files aside."""
     done = repair_queue(where)
     say(done.summary())
     if done.damage:
-        say(f"What was wrong: {done.damage}")
+        say(f"The damage: {done.damage}")

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.output import say
+from penstock.cli.output import counted, say
 from penstock.core import escaping
 from penstock.errors import PenstockError
 
@@ -31,16 +31,16 @@ def run_command(
     """Run a pipeline on Spark, until it has done what its trigger says, or until Ctrl-C or SIGTERM."""
     if importlib.util.find_spec("pyspark") is None:
         raise PenstockError("PySpark is not installed: pip install 'penstock[spark]'")
-    # Here and not above: the other words of the command need no Spark, and do not wait for it to load.
+    # Here and not above: the other commands need no Spark, and do not wait for it to load.
     from penstock.spark import load_pipeline
 
-    # While Spark starts there is no block in hand yet: a stop is an end as good as any. `Pipeline.run` has its own way.
+    # While Spark starts no block is under way yet: it can end at any moment. `Pipeline.run` has its own handlers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     described = load_pipeline(file)
     check_java()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for handler in logging.getLogger().handlers:
-        handler.addFilter(escaping)  # what other libraries log passes here too
+        handler.addFilter(escaping)  # for what other libraries log
     logging.getLogger("penstock").setLevel(logging.INFO)
     pipeline = described.pipeline()
     session = described.session()
@@ -49,8 +49,8 @@ def run_command(
     finally:
         session.stop()
     say(
-        f"{summary.rows} rows, {summary.bytes} bytes, {summary.dead_letters} dead letters, "
-        f"{summary.blocks} blocks, {summary.seconds:.1f} s"
+        f"{counted(summary.rows, 'row')}, {counted(summary.bytes, 'byte')}, "
+        f"{counted(summary.dead_letters, 'dead letter')}, {counted(summary.blocks, 'block')}, {summary.seconds:.1f} s"
     )
 
 
@@ -61,8 +61,8 @@ def check_java() -> None:
     if java is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise PenstockError(f"Java was not found {where}, and Spark needs {_OLDEST_JAVA} or newer. {_GET_JAVA}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
-    version = re.search(r'version "(\d+)', said.stdout + said.stderr)
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
+    version = re.search(r'version "(\d+)', shown.stdout + shown.stderr)
     if version is not None and int(version[1]) < _OLDEST_JAVA:
         raise PenstockError(
             f"Java {version[1]} ({java}) is too old for Spark, which needs {_OLDEST_JAVA} or newer. {_GET_JAVA}"

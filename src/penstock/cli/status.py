@@ -27,12 +27,12 @@ from penstock.buffer import (
 )
 from penstock.buffer import VERSION as NATIVE
 from penstock.buffer import VERSION as OPENDATA
-from penstock.cli.output import date, say, say_json
+from penstock.cli.output import counted, date, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, open_with
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, url_of
 
-MOST_MEASURED = 10_000
+MAX_MEASURED_BATCHES = 10_000
 _AT_ONCE = 16
 _TRIES = 5
 
@@ -42,7 +42,7 @@ class Status:
     """A buffer as it was when it was looked at. None is what is not known; sizes are bytes.
 
     What waits is what some group has not acked. `bytes_waiting` is that of the `batches_measured`, and
-    `batches_missing` is counted among the first `MOST_MEASURED` batches.
+    `batches_missing` is counted among the first `MAX_MEASURED_BATCHES` batches.
     """
 
     where: str
@@ -82,8 +82,9 @@ def status_command(
     path: ManifestPath = MANIFEST_PATH,
     storage_options: StorageOptions = None,
 ) -> None:
-    """Show what waits in a buffer. Takes no epoch, and so disturbs nobody."""
-    found = look(open_with(where, storage_options), path, now=time.time())
+    """Show what waits in a buffer. Only reads: takes no epoch, and fences no consumer."""
+    store = open_with(where, storage_options)
+    found = look(store, path, now=time.time(), most_measured=MAX_MEASURED_BATCHES)
     if as_json:
         say_json(asdict(found))
         return
@@ -91,7 +92,9 @@ def status_command(
         say(f"{name:<17} {value}")
 
 
-def look(store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_measured: int = MOST_MEASURED) -> Status:
+def look(
+    store: ObjectStore, path: str = MANIFEST_PATH, *, now: float, most_measured: int = MAX_MEASURED_BATCHES
+) -> Status:
     """Read a buffer's manifest, and count the data objects. Of version 1 the sizes are asked of the store.
 
     Raises `StorageError` where the store fails, and `CorruptData` where the object is no manifest.
@@ -213,20 +216,27 @@ def _rows(found: Status) -> list[tuple[str, object]]:
         ("bytes waiting", _bytes_row(found)),
         ("records waiting", _records_row(found)),
         ("oldest event", _oldest_row(found)),
-        ("data objects", f"{found.data_objects}, {found.data_bytes} bytes in {DATA_PATH_PREFIX}/"),
+        ("data objects", f"{found.data_objects}, {counted(found.data_bytes, 'byte')} in {DATA_PATH_PREFIX}/"),
     ]
     if found.batches_missing:
-        rows.append(("MISSING", f"{found.batches_missing} batches that wait have no data object"))
+        rows.append(
+            (
+                "MISSING",
+                counted(found.batches_missing, "batch that waits has", "batches that wait have") + " no data object",
+            )
+        )
     for group in found.groups if found.version != OPENDATA else ():
         owner = f", last taken over by {group.owner}" if group.owner else ""
-        rows.append((f"group {group.name}", f"{group.lag} batches behind, epoch {group.epoch}{owner}"))
+        behind = counted(group.lag, "batch", "batches")
+        rows.append((f"group {group.name}", f"{behind} behind, epoch {group.epoch}{owner}"))
     return rows
 
 
 def _bytes_row(found: Status) -> str:
     if found.batches_measured == found.batches_waiting:
         return str(found.bytes_waiting)
-    return f"{found.bytes_waiting} in the first {found.batches_measured} batches; the rest was not looked at"
+    measured = counted(found.batches_measured, "batch", "batches")
+    return f"{found.bytes_waiting} in the first {measured}; the rest was not looked at"
 
 
 def _records_row(found: Status) -> str:
@@ -239,13 +249,13 @@ def _records_row(found: Status) -> str:
 
 def _oldest_row(found: Status) -> str:
     if found.oldest_age_seconds is None or found.oldest_ingestion_time_ms is None:
-        return "none" if not found.batches_waiting else "not known: nothing says when it came"
+        return "none" if not found.batches_waiting else "not known: its entry has no time"
     since = date(found.oldest_ingestion_time_ms)
     return f"{_age(found.oldest_age_seconds)} old{since and f', from {since}'}"
 
 
 def _age(seconds: float) -> str:
-    """Say a length of time so that its size is seen.
+    """A length of time in two units.
 
     >>> _age(7.25), _age(125), _age(7300), _age(200_000)
     ('7.2 s', '2 min 5 s', '2 h 1 min', '2 d 7 h')

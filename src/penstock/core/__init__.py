@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.core.logs import escaping, get_logger, traceback_of
     from penstock.core.printing import printable
     from penstock.core.retry import Backoff, call_with_retries
+    from penstock.core.stopping import StopOnSignal
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -28,12 +29,14 @@ else:
             "penstock.core.logs": ("escaping", "get_logger", "traceback_of"),
             "penstock.core.printing": ("printable",),
             "penstock.core.retry": ("Backoff", "call_with_retries"),
+            "penstock.core.stopping": ("StopOnSignal",),
         },
     )
 
 __all__ = [
     "Backoff",
     "Closing",
+    "StopOnSignal",
     "as_word",
     "begin_anew_in_child",
     "call_with_retries",
