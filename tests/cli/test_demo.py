@@ -16,8 +16,8 @@ from penstock.buffer import Manifest
 from penstock.cli.demo import Pushed, make_place
 from penstock.errors import PenstockError
 from penstock.queue import queues_in
-from tests.spark.conftest import CHECK_JAVA
 from tests.support.command import Here, run_for
+from tests.support.spark_session import skip_without_java
 
 PUSHED = Pushed("", services=2, events=500)
 
@@ -36,9 +36,7 @@ class Demo:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
-    if why_not:
-        pytest.skip(" ".join(why_not.split()))
+    skip_without_java()
     root = tmp_path_factory.mktemp("demo") / "not" / "there"
     words = ("demo", str(root), "--events", str(PUSHED.events), "--producers", str(PUSHED.services), "--kills", "1")
     return Demo(root, run_for(290, *words))

@@ -19,8 +19,8 @@ from penstock.spark.source.schemas import SET_ASIDE, UNPARSED
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.parquet.opening import open_table
 from penstock.storage import open_store
-from tests.spark.backlogs import Backlog, parts
-from tests.spark.pipelines import Places
+from tests.support.backlogs import Backlog, parts
+from tests.support.pipeline_places import Places
 
 SCHEMA = "id bigint"
 

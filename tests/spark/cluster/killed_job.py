@@ -49,10 +49,10 @@ def holding(folder: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 def main(data: str, checkpoint: str) -> None:
     """Run the pipeline."""
-    from penstock.spark.map_in_arrow import map_in_arrow
     from pyspark.sql import SparkSession
 
     from penstock.spark import Pipeline
+    from penstock.spark.map_in_arrow import map_in_arrow
 
     hold, columns = holding(Path(data)), "id bigint, event string, where string"
 

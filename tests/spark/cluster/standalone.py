@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow
 import pyspark
 
-from tests.spark.sessions import Session
+from tests.support.process_sessions import Session
 
 SPARK_HOME = Path(pyspark.__file__).parent
 START = 180.0  # seconds that a JVM may take to start on a machine that has much else to do

@@ -20,8 +20,8 @@ import pytest
 from penstock import Producer
 from penstock.buffer import Manifest
 from penstock.storage import open_store
-from tests.spark.conftest import CHECK_JAVA
-from tests.spark.sessions import Session, until
+from tests.support.process_sessions import Session, until
+from tests.support.spark_session import skip_without_java
 
 pytest.importorskip("pyspark")
 
@@ -33,7 +33,7 @@ from tests.support.repository import ROOT
 PAGE = (ROOT / "docs" / "guides" / "cluster.md").read_text()
 A_JOB = 240.0  # seconds until a job counts as stuck; it takes a tenth of it
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]  # `kills` has a quicker kill
 
 
 def block_under(title: str, language: str) -> str:
@@ -52,9 +52,7 @@ SERVICE = block_under("As a service", "sh")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
-    if why_not:
-        pytest.skip(" ".join(why_not.split()))
+    skip_without_java()
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
         yield cluster

@@ -24,6 +24,7 @@ from penstock.spark.tables.contract import BlockId, Sink, StagedBlock
 from penstock.spark.tables.parquet.opening import open_table
 from tests.spark.kills.job import PER_BLOCK, Job
 from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark, do
+from tests.support.spark_session import local_session
 
 
 class Telling:
@@ -134,25 +135,13 @@ def dying_source(fate: Fate) -> type[PipelineSource]:
     return DyingSource
 
 
-def session() -> SparkSession:
-    return (
-        SparkSession.builder.master("local[2]")
-        .appName("a driver that is killed")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-
-
 def main(root: str, sink: str, pipe: str, fate: str = "") -> None:
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     fated = Fate.of(fate) if fate else None
     telling = Telling(int(pipe), fated)
     telling.reach(Mark.STARTED)
-    spark = session()
+    spark = local_session()
     telling.reach(Mark.SESSION)
     if fated is not None and fated.mark in IN_PLANNER:
         PipelineRun.source_class = dying_source(fated)

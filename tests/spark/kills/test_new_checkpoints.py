@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.spark.kills.job import PER_BATCH, PER_BLOCK, Job, assert_exactly_once
 
 
+@pytest.mark.slow
 def test_a_new_checkpoint_on_an_old_table_adds_and_skips_nothing(spark: Any, tmp_path: Path) -> None:
     job, half = Job(tmp_path), 2 * PER_BLOCK * PER_BATCH
     job.produce(range(half))

@@ -103,6 +103,7 @@ def kill_and_finish(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kills", [1, pytest.param(30, marks=pytest.mark.chaos)])
 def test_every_event_is_in_a_table_once_however_often_the_driver_is_killed(
@@ -111,6 +112,7 @@ def test_every_event_is_in_a_table_once_however_often_the_driver_is_killed(
     kill_and_finish(Job(tmp_path), kills, 48, spark, start, start_driver)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.chaos)])
 def test_every_event_is_in_a_buffer_once_however_often_the_driver_is_killed(

@@ -22,6 +22,7 @@ def files_of(job: Job) -> list[Path]:
     return sorted(path for table in (job.rows, job.letters) for path in table.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "mark",

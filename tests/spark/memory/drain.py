@@ -15,24 +15,17 @@ def main(group: str, folder: str, sink: str, heap: str) -> None:
     """Join the group, if there is one, drain the buffer into a sink of that kind, and write down what the run did."""
     if group:
         Path(group, "cgroup.procs").write_text(str(os.getpid()))
-    from pyspark.sql import SparkSession
-
     from penstock.buffer import Manifest
     from penstock.spark import Pipeline
     from penstock.storage import open_store
     from tests.spark.memory.backlog import COLUMNS
+    from tests.support.spark_session import local_session
 
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", heap)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", f"{folder}/spark")
-        .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.adaptive.enabled", "false")
-        .getOrCreate()
+    spark = local_session(
+        spark_driver_memory=heap,
+        spark_local_dir=f"{folder}/spark",
+        spark_sql_warehouse_dir=f"{folder}/warehouse",
+        spark_sql_adaptive_enabled="false",
     )
     counted = 0
 

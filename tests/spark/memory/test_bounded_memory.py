@@ -23,11 +23,11 @@ pytest.importorskip("pyspark")
 
 from tests.conftest import SHORT_LIVED_JVM
 from tests.engine.regulation.test_out_of_memory import Group
-from tests.spark.conftest import CHECK_JAVA
 from tests.spark.memory import drain, read_alone
 from tests.spark.memory.backlog import MIB, OBJECT, Backlog, make_backlog
-from tests.spark.sessions import Session, processes_of
+from tests.support.process_sessions import Session, processes_of
 from tests.support.repository import ROOT
+from tests.support.spark_session import skip_without_java
 
 HEAP = 1024 * MIB
 
@@ -108,9 +108,7 @@ def check(backlog: Backlog, result: Drained) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder that is gone when the test is over: pytest would keep what lies there."""
-    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
-    if why_not:
-        pytest.skip(" ".join(why_not.split()))
+    skip_without_java()
     yield tmp_path
     shutil.rmtree(tmp_path)
 
@@ -123,6 +121,7 @@ def group() -> Iterator[Group]:
     group.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(700)
 def test_a_backlog_is_worked_off_in_bounded_memory(folder: Path) -> None:
     backlog = make_backlog(folder, 256 * MIB)
@@ -139,7 +138,7 @@ def test_5_gib_are_worked_off_under_a_limit_of_the_kernel(sink: str, folder: Pat
     check(backlog, result)
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("compression", ["none", pytest.param("zstd", marks=pytest.mark.slow)])
 def test_a_task_holds_few_data_objects_at_a_time(compression: str, tmp_path: Path) -> None:
     backlog = make_backlog(tmp_path, 8 * OBJECT, compression)
     read = [sys.executable, "-m", read_alone.__name__, str(tmp_path / "events")]

@@ -14,7 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.spark.pipelines import Places
+from tests.support.pipeline_places import Places
+from tests.support.spark_session import local_session
 
 HELD, RELEASED = "held", "released"  # pipes that a task and the test meet at
 
@@ -84,14 +85,7 @@ def main(root: str) -> None:
     logger = logging.getLogger("penstock.spark.pipeline.stopping")
     logger.setLevel(logging.INFO)
     logger.addHandler(TellOfSignals())
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
+    spark = local_session()
     while order := sys.stdin.readline().split(maxsplit=2):
         name, how, trigger = order
         run(spark, Places(Path(root) / name), how, trigger.strip())

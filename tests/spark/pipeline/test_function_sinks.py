@@ -14,7 +14,7 @@ from penstock import Producer
 from penstock.errors import SinkFailed
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.function import FunctionSink
-from tests.spark.pipelines import Places
+from tests.support.pipeline_places import Places
 from tests.support.waiting import A_WHILE, Background, Gate
 
 BLOCK = BlockId("query", 0, "1")

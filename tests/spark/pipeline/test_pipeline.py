@@ -34,7 +34,7 @@ from penstock.errors import (
 )
 from penstock.spark import Pipeline
 from penstock.spark.pipeline.run import Summary
-from tests.spark.pipelines import Places, read
+from tests.support.pipeline_places import Places, read
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers lack the module
 
@@ -51,21 +51,10 @@ def new_places(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Plac
     return lambda name: Places(tmp_path_factory.mktemp(name))
 
 
-def done(run: Callable[[], Summary]) -> Summary:
-    """Run, and again if Spark gave up before anything began: it waits ten seconds for a Python to start, no longer."""
-    for _ in range(5):
-        try:
-            return run()
-        except EngineError as error:
-            if "Python worker failed to connect back" not in str(error):
-                raise
-    raise AssertionError("this machine is too busy to start a Python in ten seconds")
-
-
 def tried(run: Callable[[], Summary]) -> BaseException | None:
     """What a run raises."""
     try:
-        done(run)
+        run()
     except Exception as error:
         return error
     return None
@@ -382,7 +371,7 @@ def work(spark: Any, new_places: Callable[[str], Places]) -> Work:
         for more in ([], [], [b'{"id": 5, "event": "c"}']):
             if more:
                 places.put(more)
-            summaries.append(done(lambda: pipeline.run(spark, "available_now")))
+            summaries.append(pipeline.run(spark, "available_now"))
             queued.append(places.queued())
     return Work(places, sizes, summaries, queued, lines, ticks, calls)
 
@@ -482,7 +471,7 @@ def unrouted(spark: Any, new_places: Callable[[str], Places]) -> Unrouted:
         queued.append(places.queued())
     tables = [str(path) for path in places.root.rglob("*.parquet")]
     skipping = places.pipeline().parse("json", "id bigint", on_error="skip").to_buffer(places.root / "out")
-    skipped = done(lambda: skipping.run(spark, "available_now"))
+    skipped = skipping.run(spark, "available_now")
     return Unrouted(places, errors, queued, sunk, tables, skipped, [one.value for one in peek(places.root / "out", 10)])
 
 
@@ -546,7 +535,7 @@ def set_aside(spark: Any, new_places: Callable[[str], Places]) -> SetAside:
         .dead_letters(places.dead_letters)
         .to(lambda df, _: got.extend((row["event"], row["count"]) for row in df.collect()))
     )
-    return SetAside(places, data, done(lambda: pipeline.run(spark, "available_now")), got)
+    return SetAside(places, data, pipeline.run(spark, "available_now"), got)
 
 
 def test_a_batch_that_cannot_be_read_is_one_letter_of_the_stage_fetch(set_aside: SetAside) -> None:
@@ -628,5 +617,5 @@ def test_a_buffer_where_nothing_was_produced_yet_is_one_with_nothing_to_do(
 ) -> None:
     got: list[str] = []
     pipeline = new_places("empty").pipeline().to(lambda df, block_id: got.append(block_id))
-    idle = done(lambda: pipeline.run(spark, "available_now"))
+    idle = pipeline.run(spark, "available_now")
     assert (idle, got) == (Summary(seconds=idle.seconds), [])

@@ -23,7 +23,7 @@ from penstock.spark.pipeline.dead_letters import LETTER, unpacked
 from penstock.spark.pipeline.steps import ColumnStep, Parse, PipelineRows
 from penstock.spark.source.options import OnError
 from penstock.spark.source.reading import Chunk
-from tests.spark.pipelines import Places
+from tests.support.pipeline_places import Places
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers lack the module
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import CHECK_JAVA
-from tests.spark.pipelines import Places
 from tests.support.command import run, run_for
+from tests.support.pipeline_places import Places
+from tests.support.spark_session import skip_without_java
 
 PIPELINE = """\
 source = "{root}/events"
@@ -64,6 +64,10 @@ def with_length(batch):
 """
 
 
+# One real run, and several tests look at it. `penstock demo`, which has a test of its own, is a quicker one.
+slow = pytest.mark.slow
+
+
 @dataclass(frozen=True)
 class Done:
     places: Places
@@ -72,9 +76,7 @@ class Done:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
-    if why_not:
-        pytest.skip(" ".join(why_not.split()))
+    skip_without_java()
     places = Places(tmp_path_factory.mktemp("run"))
     places.put([b'!{"id": 1, "event": "click"}', b"no JSON"], [b'{"id": 2, "event": ""}', b'{"id": 3, "event": "key"}'])
     (places.root / "my_steps.py").write_text(STEPS)
@@ -82,6 +84,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(places, run_for(280, "run", str(places.root / "pipeline.toml")))
 
 
+@slow
 def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:
     assert done.result.returncode == 0, done.result.stderr
     said = done.result.stdout.strip().splitlines()
@@ -90,15 +93,18 @@ def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:
     assert " bytes, 2 dead letters, 2 blocks, " in said[0]
 
 
+@slow
 def test_rows_went_through_the_functions_beside_the_file_into_the_table(done: Done) -> None:
     assert done.places.rows() == [{"id": 1, "length": 5, "event": "click"}, {"id": 3, "length": 3, "event": "key"}]
 
 
+@slow
 def test_dead_letters_of_both_kinds_are_in_their_table(done: Done) -> None:
     letters = [(letter["payload"], letter["stage"]) for letter in done.places.letters()]
     assert letters == [(b"no JSON", "parse"), (b'{"id": 2, "event": ""}', "process")]
 
 
+@slow
 def test_everything_is_acked(done: Done) -> None:
     assert done.places.queued() == []
 

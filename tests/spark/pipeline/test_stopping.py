@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -17,15 +18,16 @@ from typing import Any
 import pytest
 
 from penstock.spark.pipeline.stopping import Stopping
-from tests.spark.conftest import CHECK_JAVA
 from tests.spark.pipeline.stopping_driver import HELD, RELEASED
-from tests.spark.pipelines import Places
+from tests.support.pipeline_places import Places
 from tests.support.processes import PATIENCE
 from tests.support.repository import ROOT
+from tests.support.spark_session import skip_without_java
 
 pytestmark = pytest.mark.timeout(900)  # one fixture stops six pipelines
 
 SPARKS_PATIENCE = 3 * PATIENCE
+LOGGER = logging.getLogger("penstock.spark.pipeline.stopping")
 
 
 class Driver:
@@ -106,9 +108,47 @@ class Driver:
 
 @pytest.fixture(scope="module")
 def java() -> None:
-    why_not = subprocess.run([CHECK_JAVA], capture_output=True, text=True, check=True).stdout
-    if why_not:
-        pytest.skip(" ".join(why_not.split()))
+    skip_without_java()
+
+
+# In this process, which the signal goes to while a block is written.
+
+
+def test_a_signal_in_a_block_stops_the_run_after_it_with_everything_acked(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places, noticed = Places(tmp_path), threading.Event()
+    places.put([b'{"id": 0}', b"no JSON"], [b'{"id": 1}'], [b'{"id": 2}'])
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def notice(_record: logging.LogRecord) -> bool:
+        noticed.set()
+        return True
+
+    def interrupted(rows: Any) -> Any:
+        if places.queued() == [1, 2]:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert noticed.wait(PATIENCE)
+        return rows
+
+    pipeline = (
+        places.pipeline(maxBatchesPerTrigger=1, pollInterval=0.05)
+        .parse("json", "id bigint")
+        .transform(interrupted)
+        .dead_letters(places.dead_letters)
+        .to_parquet(places.table)
+    )
+    with caplog.at_level(logging.INFO, LOGGER.name):
+        LOGGER.addFilter(notice)
+        summary = pipeline.run(spark, "asap")
+        LOGGER.removeFilter(notice)
+
+    assert (summary.rows, summary.dead_letters, summary.blocks) == (2, 1, 2)
+    assert (places.rows(), len(places.letters()), places.queued()) == ([{"id": 0}, {"id": 1}], 1, [2])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+# A driver's process of its own, and signals to it, to its group, at several moments
 
 
 @dataclass(frozen=True)
@@ -200,27 +240,32 @@ def stop_at_once_and_run_again(driver: Driver) -> dict[str, Stopped]:
     return {"at once": at_once, "the next run": stopped(driver, places)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["in a block", "idle", "between triggers", "by Ctrl-C", "the next run"])
 def test_what_was_read_is_in_the_tables_once_and_acked(story: Story, when: str) -> None:
     stop = story.stops[when]
     assert (stop.rows, stop.letters, stop.queued) == ([0, 1, 2] if when == "in a block" else [0, 1], 1, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["in a block", "by Ctrl-C"])
 def test_the_block_in_hand_is_finished_and_counted(story: Story, when: str) -> None:
     assert story.stops[when].done == ("done 3 2" if when == "in a block" else "done 2 1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["idle", "between triggers"])
 def test_a_pipeline_that_waits_stops_soon(story: Story, when: str) -> None:
     assert story.stops[when].seconds < PATIENCE  # and not in ten minutes
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once_with_nothing_acked(story: Story) -> None:
     stop = story.stops["at once"]
     assert (stop.done, stop.rows, stop.queued) == ("done 0 0", [], [0])
 
 
+@pytest.mark.slow
 def test_a_driver_whose_pipelines_were_stopped_ends_with_exit_code_0(story: Story) -> None:
     assert story.code == 0
 

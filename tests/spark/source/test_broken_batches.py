@@ -9,7 +9,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from penstock.errors import CorruptData, NotFound
 from penstock.spark.source.schemas import SET_ASIDE, UNPARSED
-from tests.spark.backlogs import Backlog, block_rows, numbers, parts, plan
+from tests.support.backlogs import Backlog, block_rows, numbers, parts, plan
 
 
 @dataclass(frozen=True)

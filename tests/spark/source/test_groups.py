@@ -8,7 +8,7 @@ import pytest
 
 from penstock.buffer.groups import Groups
 from penstock.errors import Fenced, InvalidInput
-from tests.spark.backlogs import Backlog, block_rows, numbers, plan
+from tests.support.backlogs import Backlog, block_rows, numbers, plan
 from tests.support.manifests import new_buffers_are
 
 MANIFESTS = ["native"]

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from penstock import Record
 from penstock.errors import ParseFailed
 from penstock.spark.source.schemas import SET_ASIDE
-from tests.spark.backlogs import Backlog, backlog_rows
+from tests.support.backlogs import Backlog, backlog_rows
 
 AT_MS = 1769860800123
 ID = StructField("id", LongType())

@@ -18,7 +18,7 @@ from penstock.spark.source.planner import Planner
 from penstock.spark.source.schemas import UNPARSED
 from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.storage import Object, ObjectMeta, ObjectStore
-from tests.spark.backlogs import Backlog, blocks_of, in_memory, parts, plan
+from tests.support.backlogs import Backlog, blocks_of, in_memory, parts, plan
 from tests.support.manifests import KINDS
 
 MANIFESTS = KINDS

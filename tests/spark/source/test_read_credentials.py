@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.backlogs import Backlog
+from tests.support.backlogs import Backlog
 from tests.support.servers import BUCKET
 
 SECRETS = {

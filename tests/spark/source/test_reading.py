@@ -16,7 +16,7 @@ from penstock import Producer, ProducerConfig, Record
 from penstock.buffer.groups import Groups
 from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.spark.source.schemas import UNPARSED
-from tests.spark.backlogs import Backlog, backlog_rows, numbers
+from tests.support.backlogs import Backlog, backlog_rows, numbers
 from tests.support.manifests import KINDS
 from tests.support.processes import Parent, Start
 from tests.support.waiting import NEVER

@@ -26,7 +26,7 @@ from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.spark.backlogs import ALL, Backlog, at, block_rows, blocks_of, in_memory, numbers, parts, plan
+from tests.support.backlogs import ALL, Backlog, at, block_rows, blocks_of, in_memory, numbers, parts, plan
 from tests.support.manifests import KINDS
 
 MANIFESTS = KINDS

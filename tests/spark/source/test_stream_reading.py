@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.engine import ByteBudgetConfig
 from penstock.spark.source.data_source import PenstockDataSource, known_to, register
-from tests.spark.backlogs import Backlog, numbers
+from tests.support.backlogs import Backlog, numbers
 
 PATIENCE = 120  # seconds until a query counts as stuck
 SLOW = 4.0  # seconds that a block may take in the test of self-regulation
@@ -98,6 +98,7 @@ def test_a_trigger_once_runs_one_block_whose_progress_shows_the_lag(
     assert [json.loads(source[name])["sequence"] for name in ("endOffset", "latestOffset")] == [2, 5]
 
 
+@pytest.mark.slow
 def test_whichever_block_crashes_it_comes_again_as_it_was(session: Any, backlog: Backlog, tmp_path: Path) -> None:
     backlog.put_numbers(0, 5)
     stream = backlog.stream(session, startingSequence=1, maxBatchesPerTrigger=2)
@@ -124,6 +125,7 @@ def test_whichever_block_crashes_it_comes_again_as_it_was(session: Any, backlog:
     assert backlog.sequences() == []
 
 
+@pytest.mark.slow
 def test_a_query_waits_at_a_buffer_that_has_no_events_yet(session: Any, backlog: Backlog, tmp_path: Path) -> None:
     sink = Sink()
     query = start(backlog.stream(session, pollInterval=0), sink, tmp_path / "checkpoint")
@@ -161,6 +163,7 @@ def test_of_two_queries_the_older_is_fenced_and_no_event_is_lost_or_comes_twice(
     assert [sink.numbers for sink in sinks] == [[0, 1, 2], [3, 4, 5]]
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_gone_fails_the_query_until_it_is_put_back(
     session: Any, backlog: Backlog, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_a_batch_that_is_gone_fails_the_query_until_it_is_put_back(
     assert (sink.numbers, backlog.sequences()) == ([0, 1, 2], [])
 
 
+@pytest.mark.slow
 def test_blocks_become_smaller_when_the_sink_is_slow_and_recover(
     session: Any, backlog: Backlog, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ def bucket(spark: Any, s3_server: S3Server, fresh_name: str) -> Place:
     return Place(spark, url, lambda: sorted(found.path for found in store.list_objects()), options)
 
 
-@pytest.fixture(params=["disk", "hadoop", "bucket"])
+@pytest.fixture(params=["disk", pytest.param("hadoop", marks=pytest.mark.slow), "bucket"])
 def place(request: pytest.FixtureRequest) -> Place:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Place)
@@ -173,7 +173,9 @@ def test_what_is_discarded_leaves_nothing(place: Place) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_two_attempts_at_once_one_is_the_block(place: Place, first: int) -> None:
+@pytest.mark.parametrize("kind", ["disk", "hadoop", "bucket"])
+def test_of_two_attempts_at_once_one_is_the_block(kind: str, first: int, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(kind)
     table, other = place.open("event"), place.open("event")
     df = rows(place.spark, (1, "a"), (2, "b"))
     attempts = [table.stage(df, block()), other.stage(df, block())]

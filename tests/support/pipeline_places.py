@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from penstock.spark import Pipeline
-from tests.spark.backlogs import Backlog, Entry
+from tests.support.backlogs import Backlog, Entry
 
 
 @dataclass(frozen=True)
