@@ -13,6 +13,7 @@ import pytest
 
 from penstock import ConsumerConfig, ProducerConfig, metrics
 from penstock.engine import ByteBudgetConfig, EngineConfig, Hysteresis
+from penstock.metalog import ObjectLogSettings
 from penstock.testing import Fault
 from tests.support.repository import ROOT
 
@@ -25,7 +26,7 @@ BLOCKS = [
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
 PACKAGES = ["buffer", "engine", "metalog", "queue", "spark", "storage", "testing"]
-CONFIGS = [ByteBudgetConfig, ConsumerConfig, EngineConfig, Hysteresis, ProducerConfig]
+CONFIGS = [ByteBudgetConfig, ConsumerConfig, EngineConfig, Hysteresis, ObjectLogSettings, ProducerConfig]
 LONGEST_LINE = 120
 
 
