@@ -17,7 +17,7 @@ from penstock.errors import InvalidInput
 from penstock.records import Record, records_from_arrow, records_to_arrow, size_of, values_to_arrow
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
+from tests.support.appended_blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Background, Gate
 

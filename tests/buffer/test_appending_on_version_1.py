@@ -10,7 +10,7 @@ from penstock.buffer.producer.block_appender import BlockName
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, queued, write
+from tests.support.appended_blocks import DEADLINE, NAME, Time, appender, locations, queued, write
 from tests.support.hooked_store import HookedStore
 
 MANIFESTS = ["opendata"]

@@ -17,9 +17,9 @@ from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
 from tests.buffer.manifest.world import small_bounds
 from tests.support import manifests
+from tests.support.appended_blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import Parent, Start
 

@@ -12,7 +12,7 @@ from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.engine import BufferReceiver, MemoryTransport, QueueReceiver, Receiver
 from penstock.engine.transports.contract import Filter
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import NO_GC, enqueue, fill
+from tests.support.filled_buffers import NO_GC, enqueue, fill
 
 PER_BLOCK = 3
 

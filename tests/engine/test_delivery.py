@@ -24,7 +24,7 @@ from penstock.errors import DeadLetterRouteFailed, EngineError, InvalidInput, Pr
 from penstock.testing import Fault as StoreFault
 from penstock.testing import FaultyStore
 from tests.engine.doubles import Fault, Watched, through
-from tests.support.looking import entries
+from tests.support.buffer_contents import entries
 from tests.support.waiting import A_WHILE, NEVER, Background, Gate
 
 QUICK = EngineConfig(recv_timeout=0)

@@ -24,9 +24,9 @@ from penstock.engine import (
     Receiver,
 )
 from penstock.errors import CommitFailed
-from tests.buffer.consumer.queues import NO_GC, fill, kept
 from tests.engine.doubles import Sink, regulated, through
 from tests.engine.sources import plant
+from tests.support.filled_buffers import NO_GC, fill, kept
 from tests.support.interrupts import Interrupts
 from tests.support.waiting import Background
 

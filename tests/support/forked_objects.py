@@ -49,7 +49,7 @@ from penstock.metalog.kafka.feed import KafkaFeed
 from penstock.metalog.subscription import Subscription
 from penstock.records import values_to_arrow
 from penstock.testing import Fault, FaultyStore
-from tests.support.looking import entries
+from tests.support.buffer_contents import entries
 from tests.support.processes import PATIENCE
 from tests.support.waiting import NEVER, Gate
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
-from tests.buffer.collector.aging import Buffer
-from tests.buffer.collector.place import NOW, Place
+from tests.buffer.collector.buffer_with_clock import Buffer
 from tests.buffer.manifest.world import small_bounds
+from tests.support.dated_buffer import NOW, DatedBuffer
 from tests.support.minimal_stores import RedatedStore
 
 
 @pytest.fixture
-def place(store: ObjectStore, tmp_path: Path) -> Place:
+def dated(store: ObjectStore, tmp_path: Path) -> DatedBuffer:
     """An empty store of each kind, with its way to date objects."""
     match store:
         case MemoryStore():
@@ -26,16 +26,16 @@ def place(store: ObjectStore, tmp_path: Path) -> Place:
             return on_disk(tmp_path / "store")
         case _:  # a bucket's dates are its own: what a collector hears of them is changed on the way
             redated = RedatedStore(store)
-            return Place(redated, redated.date)
+            return DatedBuffer(redated, redated.date)
 
 
 @pytest.fixture
-def memory_place(fresh_name: str) -> Place:
+def dated_memory(fresh_name: str) -> DatedBuffer:
     """An empty store in memory, for what does not depend on the kind of store."""
     return in_memory(fresh_name)
 
 
-def in_memory(name: str) -> Place:
+def in_memory(name: str) -> DatedBuffer:
     now = NOW.timestamp()
     store = MemoryStore(name, clock=lambda: now)
 
@@ -45,17 +45,17 @@ def in_memory(name: str) -> Place:
         store.put(path, store.get(path).data)
         now = before
 
-    return Place(store, date)
+    return DatedBuffer(store, date)
 
 
-def on_disk(root: Path) -> Place:
+def on_disk(root: Path) -> DatedBuffer:
     """Without syncs, for nobody cuts the power here; `test_on_disk.py` has them."""
 
     def date(path: str, when: datetime) -> None:
         stamp = round(when.timestamp() * 1_000_000) * 1_000
         os.utime(root / path, ns=(stamp, stamp))
 
-    return Place(LocalStore(root, sync=False), date)
+    return DatedBuffer(LocalStore(root, sync=False), date)
 
 
 @pytest.fixture

@@ -10,109 +10,109 @@ import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GcReport, Manifest, Producer
 from penstock.buffer.collector.thread import CollectorThread
-from tests.buffer.collector.place import MANIFEST, NOW, Place, data_path
+from tests.support.dated_buffer import MANIFEST, NOW, DatedBuffer, data_path
 from tests.support.minimal_stores import BusyStore, RecordingStore
 from tests.support.processes import PATIENCE
 
 WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 
 
-def test_a_consumer_is_not_fenced_by_a_cycle(place: Place) -> None:
-    with Producer(place.store) as producer:
+def test_a_consumer_is_not_fenced_by_a_cycle(dated: DatedBuffer) -> None:
+    with Producer(dated.store) as producer:
         producer.produce(b"entry")
-    consumer = Consumer(place.store, WITHOUT_COLLECTOR)
-    place.write(data_path(1))
-    place.date(MANIFEST, NOW)
-    assert place.collect().deleted == 1
+    consumer = Consumer(dated.store, WITHOUT_COLLECTOR)
+    dated.write(data_path(1))
+    dated.date(MANIFEST, NOW)
+    assert dated.collect().deleted == 1
     batch = consumer.next_batch()
     assert batch is not None
     batch.ack()  # this compares epochs
     assert consumer.is_empty
 
 
-def test_the_epoch_stays_as_it_is(place: Place) -> None:
-    Consumer(place.store, WITHOUT_COLLECTOR)
-    Consumer(place.store, WITHOUT_COLLECTOR)
-    place.collect()
-    assert Manifest.read(place.store).epoch == 2
+def test_the_epoch_stays_as_it_is(dated: DatedBuffer) -> None:
+    Consumer(dated.store, WITHOUT_COLLECTOR)
+    Consumer(dated.store, WITHOUT_COLLECTOR)
+    dated.collect()
+    assert Manifest.read(dated.store).epoch == 2
 
 
-def test_a_cycle_makes_no_manifest_where_there_is_none(place: Place) -> None:
-    place.write(data_path(1))
-    place.collect()
-    assert place.paths() == {data_path(1)}
+def test_a_cycle_makes_no_manifest_where_there_is_none(dated: DatedBuffer) -> None:
+    dated.write(data_path(1))
+    dated.collect()
+    assert dated.paths() == {data_path(1)}
 
 
-def test_a_producer_goes_on_beside_a_cycle(place: Place) -> None:
-    place.enqueue(data_path(0))
-    place.write(data_path(1))
-    with Producer(place.store) as producer:
+def test_a_producer_goes_on_beside_a_cycle(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(0))
+    dated.write(data_path(1))
+    with Producer(dated.store) as producer:
         producer.produce(b"before").result()
-        place.collect()
+        dated.collect()
         after = producer.produce(b"after").result()
-    assert after.location in place.data()
+    assert after.location in dated.data()
 
 
-def test_more_objects_than_one_call_takes_are_all_deleted(place: Place) -> None:
-    place.enqueue(data_path(0))
-    place.write(*map(data_path, range(502)))
-    assert place.collect() == GcReport(deleted=501, failed=0, kept=1)
+def test_more_objects_than_one_call_takes_are_all_deleted(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(0))
+    dated.write(*map(data_path, range(502)))
+    assert dated.collect() == GcReport(deleted=501, failed=0, kept=1)
 
 
 @pytest.mark.parametrize(
     ("objects", "calls"), [(1, [1]), (499, [499]), (500, [500]), (501, [500, 1]), (1200, [500, 500, 200])]
 )
-def test_one_call_deletes_500_objects_at_most(memory_place: Place, objects: int, calls: list[int]) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, range(1, objects + 1)))
-    memory_place.ripen()
-    watched = RecordingStore(memory_place.store)
-    memory_place.collector(watched).collect_once()
+def test_one_call_deletes_500_objects_at_most(dated_memory: DatedBuffer, objects: int, calls: list[int]) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(1, objects + 1)))
+    dated_memory.set_floor()
+    watched = RecordingStore(dated_memory.store)
+    dated_memory.collector(watched).collect_once()
     assert [len(paths) for paths in watched.deletes] == calls
 
 
-def test_no_object_is_deleted_twice_by_a_cycle(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, range(1, 1201)))
-    memory_place.ripen()
-    watched = RecordingStore(memory_place.store)
-    memory_place.collector(watched).collect_once()
+def test_no_object_is_deleted_twice_by_a_cycle(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(1, 1201)))
+    dated_memory.set_floor()
+    watched = RecordingStore(dated_memory.store)
+    dated_memory.collector(watched).collect_once()
     assert sorted(itertools.chain(*watched.deletes)) == sorted(map(data_path, range(1, 1201)))
 
 
-def at_once(place: Place) -> list[GcReport]:
+def at_once(dated: DatedBuffer) -> list[GcReport]:
     """Run two cycles, each of which has found the same objects before the other deletes any."""
-    place.ripen()
+    dated.set_floor()
     both_found = threading.Barrier(2, timeout=PATIENCE)
-    collectors = [place.collector(BusyStore(place.store, before_deleting=both_found.wait)) for _ in range(2)]
+    collectors = [dated.collector(BusyStore(dated.store, before_deleting=both_found.wait)) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         return [cycle.result(PATIENCE) for cycle in [pool.submit(one.collect_once) for one in collectors]]
 
 
-def test_two_collectors_at_once_both_succeed(place: Place) -> None:
-    place.enqueue(data_path(0))
-    place.write(*map(data_path, range(4)))
-    assert at_once(place) == [GcReport(deleted=3, failed=0, kept=1)] * 2
+def test_two_collectors_at_once_both_succeed(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(0))
+    dated.write(*map(data_path, range(4)))
+    assert at_once(dated) == [GcReport(deleted=3, failed=0, kept=1)] * 2
 
 
-def test_two_collectors_at_once_delete_what_one_would(place: Place) -> None:
-    place.enqueue(data_path(0))
-    place.write(*map(data_path, range(4)))
-    at_once(place)
-    assert place.data() == {data_path(0)}
+def test_two_collectors_at_once_delete_what_one_would(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(0))
+    dated.write(*map(data_path, range(4)))
+    at_once(dated)
+    assert dated.data() == {data_path(0)}
 
 
-def test_a_collector_that_is_told_to_stop_ends_after_the_call_that_is_under_way(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, range(1, 1201)))
-    memory_place.ripen()
+def test_a_collector_that_is_told_to_stop_ends_after_the_call_that_is_under_way(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(1, 1201)))
+    dated_memory.set_floor()
     deleting, stopping = threading.Event(), threading.Event()
 
     def hold() -> None:
         deleting.set()
         assert stopping.wait(PATIENCE)
 
-    collector = memory_place.collector(BusyStore(memory_place.store, before_deleting=hold))
+    collector = dated_memory.collector(BusyStore(dated_memory.store, before_deleting=hold))
     thread = CollectorThread(collector, interval=0.001)
     assert deleting.wait(PATIENCE)
     with ThreadPoolExecutor(1) as pool:
@@ -120,4 +120,4 @@ def test_a_collector_that_is_told_to_stop_ends_after_the_call_that_is_under_way(
         assert thread._stopping.wait(PATIENCE)
         stopping.set()
         stopped.result(PATIENCE)
-    assert len(memory_place.data()) == 700
+    assert len(dated_memory.data()) == 700

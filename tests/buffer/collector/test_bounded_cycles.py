@@ -11,8 +11,8 @@ import pytest
 from penstock.buffer import GarbageCollector
 from penstock.errors import InvalidInput
 from penstock.storage import DeleteResult, ObjectMeta
-from tests.buffer.collector.aging import Buffer
-from tests.buffer.collector.place import GRACE, MANIFEST, NOW, NOW_MS, PREFIX, Place, data_path, named_at
+from tests.buffer.collector.buffer_with_clock import Buffer
+from tests.support.dated_buffer import GRACE, MANIFEST, NOW, NOW_MS, PREFIX, DatedBuffer, data_path, named_at
 from tests.support.minimal_stores import RecordingStore, ThinStore
 
 MANY = 60_000
@@ -69,10 +69,10 @@ def test_a_cycle_holds_a_bounded_part_of_the_names_in_memory(buffer: Buffer, man
     assert store.largest <= 500
 
 
-def test_a_cycle_that_is_short_of_time_deletes_a_piece_and_the_next_goes_on(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, range(1, 1201)))
-    memory_place.ripen()
+def test_a_cycle_that_is_short_of_time_deletes_a_piece_and_the_next_goes_on(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(1, 1201)))
+    dated_memory.set_floor()
     now = [0.0]
 
     def uptime() -> float:
@@ -81,9 +81,9 @@ def test_a_cycle_that_is_short_of_time_deletes_a_piece_and_the_next_goes_on(memo
 
     left = []
     for _ in range(4):
-        collector = GarbageCollector(memory_place.store, clock=lambda: NOW.timestamp() + GRACE, uptime=uptime)
+        collector = GarbageCollector(dated_memory.store, clock=lambda: NOW.timestamp() + GRACE, uptime=uptime)
         report = collector.collect_once(budget=1_000.0)
-        left.append((report.details.is_complete, len(memory_place.data())))
+        left.append((report.details.is_complete, len(dated_memory.data())))
     assert left[0] == (False, 700)
     assert left[-1] == (True, 0)
 
@@ -106,14 +106,14 @@ def test_a_budget_is_a_number_of_seconds(buffer: Buffer, budget: object) -> None
         GarbageCollector(buffer.store).collect_once(budget=budget)  # type: ignore[arg-type]
 
 
-def test_the_manifest_is_read_again_for_every_chunk(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, range(1, 4_501)))
-    memory_place.ripen()
-    watched = RecordingStore(memory_place.store)
-    assert memory_place.collector(watched).collect_once().deleted == 4_500
-    reads = [place for place, call in enumerate(watched.calls) if call == ("get", MANIFEST)]
-    deletes = [place for place, (operation, _) in enumerate(watched.calls) if operation == "delete"]
+def test_the_manifest_is_read_again_for_every_chunk(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(1, 4_501)))
+    dated_memory.set_floor()
+    watched = RecordingStore(dated_memory.store)
+    assert dated_memory.collector(watched).collect_once().deleted == 4_500
+    reads = [at for at, call in enumerate(watched.calls) if call == ("get", MANIFEST)]
+    deletes = [at for at, (operation, _) in enumerate(watched.calls) if operation == "delete"]
     assert len(deletes) == 9  # of 500 each, and four of them in a chunk
-    before = [max(place for place in reads if place < deletes[first]) for first in (0, 4, 8)]
+    before = [max(at for at in reads if at < deletes[first]) for first in (0, 4, 8)]
     assert before[0] < deletes[3] < before[1] < deletes[7] < before[2]

@@ -16,8 +16,8 @@ from penstock.buffer.groups import Groups
 from penstock.buffer.locations import location_time
 from penstock.buffer.manifest.v2.segments import segment_time
 from penstock.storage import MemoryStore
-from tests.buffer.collector.aging import DAY, FOLDER, MILLISECOND, ONE_EACH, Buffer, Time
-from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, OWNER, named_at
+from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, ONE_EACH, Buffer, Time
+from tests.support.dated_buffer import GRACE, MANIFEST, NOW_MS, OWNER, named_at
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Gate
 

@@ -13,7 +13,7 @@ from penstock.buffer.manifest.v2.head import NEW, Entry, encode_head
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from penstock.storage import DeleteResult
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.place import MANIFEST, NOW, NOW_MS, OWNER, PREFIX, Place, data_path, named_at
+from tests.support.dated_buffer import MANIFEST, NOW, NOW_MS, OWNER, PREFIX, DatedBuffer, data_path, named_at
 from tests.support.minimal_stores import RecordingStore, ThinStore
 
 VALID = OpenDataManifest.empty().append([(data_path(1), ()), (data_path(2), ())]).data
@@ -44,140 +44,142 @@ CORRUPT = {
 
 
 @pytest.fixture
-def littered(memory_place: Place) -> Place:
+def with_orphans(dated_memory: DatedBuffer) -> DatedBuffer:
     """A buffer with three objects that a cycle would delete, and one that is referenced."""
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, range(4)))
-    memory_place.ripen()
-    return memory_place
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(4)))
+    dated_memory.set_floor()
+    return dated_memory
 
 
-def planted(place: Place, manifest: bytes) -> set[str]:
+def planted(dated: DatedBuffer, manifest: bytes) -> set[str]:
     """Put bytes where the manifest is, and old objects beside it; return what is there."""
-    place.write(data_path(1), data_path(2), data_path(3))
-    place.store.put(MANIFEST, manifest)
-    place.date(MANIFEST, NOW)
-    return place.paths()
+    dated.write(data_path(1), data_path(2), data_path(3))
+    dated.store.put(MANIFEST, manifest)
+    dated.date(MANIFEST, NOW)
+    return dated.paths()
 
 
 @pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
-def test_a_corrupt_manifest_is_raised(memory_place: Place, data: bytes) -> None:
-    planted(memory_place, data)
+def test_a_corrupt_manifest_is_raised(dated_memory: DatedBuffer, data: bytes) -> None:
+    planted(dated_memory, data)
     with pytest.raises(CorruptData):
-        memory_place.collector().collect_once()
+        dated_memory.collector().collect_once()
 
 
 @pytest.mark.parametrize("data", CORRUPT.values(), ids=CORRUPT)
-def test_with_a_corrupt_manifest_nothing_is_deleted(memory_place: Place, data: bytes) -> None:
-    before = planted(memory_place, data)
+def test_with_a_corrupt_manifest_nothing_is_deleted(dated_memory: DatedBuffer, data: bytes) -> None:
+    before = planted(dated_memory, data)
     with pytest.raises(CorruptData):
-        memory_place.collector().collect_once()
-    assert memory_place.paths() == before
+        dated_memory.collector().collect_once()
+    assert dated_memory.paths() == before
 
 
 @pytest.mark.parametrize("version", [0, 3, 256, 65_535])
-def test_with_a_manifest_of_an_unsupported_version_nothing_is_deleted(place: Place, version: int) -> None:
-    before = planted(place, VALID[:-2] + version.to_bytes(2, "little"))
+def test_with_a_manifest_of_an_unsupported_version_nothing_is_deleted(dated: DatedBuffer, version: int) -> None:
+    before = planted(dated, VALID[:-2] + version.to_bytes(2, "little"))
     with pytest.raises(CorruptData, match=f"unsupported version {version} "):
-        place.collector().collect_once()
-    assert place.paths() == before
+        dated.collector().collect_once()
+    assert dated.paths() == before
 
 
-def test_a_manifest_that_is_mended_is_collected_by_again(memory_place: Place) -> None:
-    place = memory_place
-    place.write(data_path(0), *map(data_path, range(1, 4)))
-    place.enqueue(data_path(0))
-    place.ripen()
-    sound = place.store.get(MANIFEST).data
-    collector = place.collector()
-    place.store.put(MANIFEST, b"broken")
+def test_a_manifest_that_is_mended_is_collected_by_again(dated_memory: DatedBuffer) -> None:
+    dated = dated_memory
+    dated.write(data_path(0), *map(data_path, range(1, 4)))
+    dated.enqueue(data_path(0))
+    dated.set_floor()
+    sound = dated.store.get(MANIFEST).data
+    collector = dated.collector()
+    dated.store.put(MANIFEST, b"broken")
     with pytest.raises(CorruptData):
         collector.collect_once()
-    place.store.put(MANIFEST, sound)
-    place.date(MANIFEST, NOW)
+    dated.store.put(MANIFEST, sound)
+    dated.date(MANIFEST, NOW)
     collector.collect_once()
-    assert place.data() == {data_path(0)}
+    assert dated.data() == {data_path(0)}
 
 
 @pytest.mark.parametrize("path", [MANIFEST, OWNER])
-def test_when_the_manifest_or_the_owner_cannot_be_read_nothing_is_deleted(littered: Place, path: str) -> None:
-    before = littered.paths()
-    faulty = FaultyStore(littered.store, rates={})
+def test_when_the_manifest_or_the_owner_cannot_be_read_nothing_is_deleted(with_orphans: DatedBuffer, path: str) -> None:
+    before = with_orphans.paths()
+    faulty = FaultyStore(with_orphans.store, rates={})
     faulty.inject(Fault.READ_ERROR, operation="get", path=path, times=100)
     with pytest.raises(StorageError, match="injected"):
-        littered.collector(faulty).collect_once()
-    assert littered.paths() == before
+        with_orphans.collector(faulty).collect_once()
+    assert with_orphans.paths() == before
 
 
 @pytest.mark.parametrize("seed", range(10))  # where it breaks off is the seed's
-def test_when_the_listing_breaks_off_nothing_is_deleted(littered: Place, seed: int) -> None:
-    before = littered.paths()
-    faulty = FaultyStore(littered.store, seed, rates={})
+def test_when_the_listing_breaks_off_nothing_is_deleted(with_orphans: DatedBuffer, seed: int) -> None:
+    before = with_orphans.paths()
+    faulty = FaultyStore(with_orphans.store, seed, rates={})
     faulty.inject(Fault.READ_ERROR, operation="list_objects")
     with pytest.raises(StorageError, match="broke off"):
-        littered.collector(faulty).collect_once()
-    assert littered.paths() == before
+        with_orphans.collector(faulty).collect_once()
+    assert with_orphans.paths() == before
 
 
-def test_when_the_prefix_cannot_be_claimed_nothing_is_deleted(littered: Place) -> None:
-    before = littered.data()
-    faulty = FaultyStore(littered.store, rates={})
+def test_when_the_prefix_cannot_be_claimed_nothing_is_deleted(with_orphans: DatedBuffer) -> None:
+    before = with_orphans.data()
+    faulty = FaultyStore(with_orphans.store, rates={})
     faulty.inject(Fault.ERROR_BEFORE, operation="put_if_absent", path=OWNER, times=100)
     with pytest.raises(OutcomeUnknown, match="neither there nor can it be written"):
-        littered.collector(faulty).collect_once()
-    assert littered.data() == before
+        with_orphans.collector(faulty).collect_once()
+    assert with_orphans.data() == before
 
 
-def test_a_cycle_after_one_that_failed_does_its_work(littered: Place) -> None:
-    faulty = FaultyStore(littered.store, rates={})
+def test_a_cycle_after_one_that_failed_does_its_work(with_orphans: DatedBuffer) -> None:
+    faulty = FaultyStore(with_orphans.store, rates={})
     faulty.inject(Fault.READ_ERROR, operation="list_objects")
-    collector = littered.collector(faulty)
+    collector = with_orphans.collector(faulty)
     with pytest.raises(StorageError):
         collector.collect_once()
     assert collector.collect_once() == GcReport(deleted=3, failed=0, kept=1)
 
 
-def faulty_delete(place: Place, *paths: str, fault: Fault = Fault.ERROR_BEFORE) -> FaultyStore:
+def faulty_delete(dated: DatedBuffer, *paths: str, fault: Fault = Fault.ERROR_BEFORE) -> FaultyStore:
     """A store on which deleting each of these fails once."""
-    faulty = FaultyStore(place.store, rates={})
+    faulty = FaultyStore(dated.store, rates={})
     for path in paths:
         faulty.inject(fault, operation="delete", path=path)
     return faulty
 
 
-def test_a_delete_that_fails_is_reported(littered: Place) -> None:
-    faulty = faulty_delete(littered, data_path(1), data_path(3))
-    assert littered.collector(faulty).collect_once() == GcReport(deleted=1, failed=2, kept=1)
+def test_a_delete_that_fails_is_reported(with_orphans: DatedBuffer) -> None:
+    faulty = faulty_delete(with_orphans, data_path(1), data_path(3))
+    assert with_orphans.collector(faulty).collect_once() == GcReport(deleted=1, failed=2, kept=1)
 
 
-def test_a_delete_that_fails_does_not_stop_the_others(littered: Place) -> None:
-    littered.collector(faulty_delete(littered, data_path(1))).collect_once()
-    assert littered.data() == {data_path(0), data_path(1)}
+def test_a_delete_that_fails_does_not_stop_the_others(with_orphans: DatedBuffer) -> None:
+    with_orphans.collector(faulty_delete(with_orphans, data_path(1))).collect_once()
+    assert with_orphans.data() == {data_path(0), data_path(1)}
 
 
 def test_a_delete_that_fails_is_logged_with_the_path_and_the_reason(
-    littered: Place, caplog: pytest.LogCaptureFixture
+    with_orphans: DatedBuffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "penstock.buffer.collector"):
-        littered.collector(faulty_delete(littered, data_path(2))).collect_once()
+        with_orphans.collector(faulty_delete(with_orphans, data_path(2))).collect_once()
     (record,) = caplog.records
-    assert all(part in record.getMessage() for part in (data_path(2), littered.store.url, "injected"))
+    assert all(part in record.getMessage() for part in (data_path(2), with_orphans.store.url, "injected"))
 
 
-def test_deletes_that_succeed_are_not_logged_as_warnings(littered: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_deletes_that_succeed_are_not_logged_as_warnings(
+    with_orphans: DatedBuffer, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "penstock"):
-        littered.collect()
+        with_orphans.collect()
     assert not caplog.records
 
 
-def test_a_delete_that_failed_is_tried_by_the_next_cycle(littered: Place) -> None:
-    collector = littered.collector(faulty_delete(littered, data_path(1), data_path(2), data_path(3)))
+def test_a_delete_that_failed_is_tried_by_the_next_cycle(with_orphans: DatedBuffer) -> None:
+    collector = with_orphans.collector(faulty_delete(with_orphans, data_path(1), data_path(2), data_path(3)))
     collector.collect_once()
     assert collector.collect_once() == GcReport(deleted=3, failed=0, kept=1)
 
 
-def test_a_delete_that_happened_and_was_reported_as_failed_leaves_nothing_to_do(littered: Place) -> None:
-    collector = littered.collector(faulty_delete(littered, data_path(1), fault=Fault.ERROR_AFTER))
+def test_a_delete_that_happened_and_was_reported_as_failed_leaves_nothing_to_do(with_orphans: DatedBuffer) -> None:
+    collector = with_orphans.collector(faulty_delete(with_orphans, data_path(1), fault=Fault.ERROR_AFTER))
     collector.collect_once()
     assert collector.collect_once() == GcReport(deleted=0, failed=0, kept=1)
 
@@ -189,8 +191,8 @@ class Refusing(ThinStore):
         raise StorageError("the store is down")
 
 
-def test_a_deletion_that_raises_is_reported_as_failed(littered: Place) -> None:
-    assert littered.collector(Refusing(littered.store)).collect_once() == GcReport(deleted=0, failed=3, kept=1)
+def test_a_deletion_that_raises_is_reported_as_failed(with_orphans: DatedBuffer) -> None:
+    assert with_orphans.collector(Refusing(with_orphans.store)).collect_once() == GcReport(deleted=0, failed=3, kept=1)
 
 
 @pytest.mark.parametrize(
@@ -203,28 +205,28 @@ def test_a_deletion_that_raises_is_reported_as_failed(littered: Place) -> None:
     ],
 )
 def test_the_report_counts_data_objects_by_what_became_of_them(
-    memory_place: Place, found: list[int], report: GcReport
+    dated_memory: DatedBuffer, found: list[int], report: GcReport
 ) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(*map(data_path, found), f"{PREFIX}/odd", data_path(7, "elsewhere"), data_path(7, "ingest/deep"))
-    assert memory_place.collect() == report
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, found), f"{PREFIX}/odd", data_path(7, "elsewhere"), data_path(7, "ingest/deep"))
+    assert dated_memory.collect() == report
 
 
-def test_what_is_too_young_to_be_deleted_counts_as_kept(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(f"{PREFIX}/{named_at(NOW_MS, 1)}.batch", age=0)
-    assert memory_place.collect() == GcReport(deleted=0, failed=0, kept=1)
+def test_what_is_too_young_to_be_deleted_counts_as_kept(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(f"{PREFIX}/{named_at(NOW_MS, 1)}.batch", age=0)
+    assert dated_memory.collect() == GcReport(deleted=0, failed=0, kept=1)
 
 
-def test_without_a_manifest_all_counts_as_kept(memory_place: Place) -> None:
-    memory_place.write(data_path(1), data_path(2))
-    assert memory_place.collect() == GcReport(deleted=0, failed=0, kept=2)
+def test_without_a_manifest_all_counts_as_kept(dated_memory: DatedBuffer) -> None:
+    dated_memory.write(data_path(1), data_path(2))
+    assert dated_memory.collect() == GcReport(deleted=0, failed=0, kept=2)
 
 
-def test_nothing_is_written_to_where_there_is_nothing_to_delete(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(data_path(0))
-    memory_place.ripen()
-    watched = RecordingStore(memory_place.store)
-    memory_place.collector(watched).collect_once()
+def test_nothing_is_written_to_where_there_is_nothing_to_delete(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(data_path(0))
+    dated_memory.set_floor()
+    watched = RecordingStore(dated_memory.store)
+    dated_memory.collector(watched).collect_once()
     assert {operation for operation, _ in watched.calls} == {"get", "listed"}

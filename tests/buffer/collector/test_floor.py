@@ -20,8 +20,8 @@ from penstock.buffer.manifest.v2.head import Head
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectMeta, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.aging import DAY, FOLDER, MILLISECOND, WITHOUT_COLLECTOR, Buffer
-from tests.buffer.collector.place import GRACE, GRACE_MS, MANIFEST, NOW_MS, OWNER, PREFIX, Place, named_at
+from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, WITHOUT_COLLECTOR, Buffer
+from tests.support.dated_buffer import GRACE, GRACE_MS, MANIFEST, NOW_MS, OWNER, PREFIX, DatedBuffer, named_at
 from tests.support.minimal_stores import BusyStore, RecordingStore
 
 MANIFESTS = ["native"]
@@ -30,8 +30,8 @@ MANIFESTS = ["native"]
 # Setting a floor, and carrying it out.
 
 
-def test_a_cycle_sets_the_floor_and_one_a_grace_period_later_carries_it_out(place: Place) -> None:
-    buffer = Buffer(place.store)
+def test_a_cycle_sets_the_floor_and_one_a_grace_period_later_carries_it_out(dated: DatedBuffer) -> None:
+    buffer = Buffer(dated.store)
     old = buffer.orphan(-GRACE - 1)
     (young,) = buffer.produce(b"entry")
     assert buffer.collect() == GcReport(deleted=0, failed=0, kept=2)
@@ -194,8 +194,8 @@ def test_what_is_dequeued_lets_the_floor_rise(buffer: Buffer) -> None:
     assert buffer.rest() == [b"two"]
 
 
-def test_a_buffer_that_is_drained_is_empty_in_the_end(place: Place) -> None:
-    buffer = Buffer(place.store)
+def test_a_buffer_that_is_drained_is_empty_in_the_end(dated: DatedBuffer) -> None:
+    buffer = Buffer(dated.store)
     buffer.produce(b"one", b"two")
     buffer.ack(2)
     buffer.time.passes(GRACE + 1)
@@ -301,9 +301,9 @@ def test_a_collector_of_another_manifest_neither_deletes_nor_sets_a_floor(buffer
     assert buffer.store.get("other/manifest") == before
 
 
-def test_a_prefix_that_nobody_owns_is_claimed_before_the_first_segment_is_deleted(memory_place: Place) -> None:
-    buffer = Buffer(memory_place.store)
-    memory_place.enqueue(f"{PREFIX}/by-hand")
+def test_a_prefix_that_nobody_owns_is_claimed_before_the_first_segment_is_deleted(dated_memory: DatedBuffer) -> None:
+    buffer = Buffer(dated_memory.store)
+    dated_memory.enqueue(f"{PREFIX}/by-hand")
     segment = f"{FOLDER}{0:020}-{named_at(0)}.seg"
     buffer.store.put(segment, b"data")
     buffer.collect()

@@ -10,8 +10,8 @@ from penstock.buffer import (
     Producer,
 )
 from penstock.buffer.locations import location_time
-from tests.buffer.collector.aging import DAY, MILLISECOND, ONE_EACH, Buffer
-from tests.buffer.collector.place import GRACE, GRACE_MS, MANIFEST, NOW_MS, PREFIX, Place, named_at
+from tests.buffer.collector.buffer_with_clock import DAY, MILLISECOND, ONE_EACH, Buffer
+from tests.support.dated_buffer import GRACE, GRACE_MS, MANIFEST, NOW_MS, PREFIX, DatedBuffer, named_at
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Gate
 
@@ -21,8 +21,8 @@ MANIFESTS = ["native"]
 # Producers that are slow, or whose clock is wrong.
 
 
-def test_a_producer_that_is_paused_over_the_grace_period_writes_its_object_again(place: Place) -> None:
-    buffer = Buffer(place.store)
+def test_a_producer_that_is_paused_over_the_grace_period_writes_its_object_again(dated: DatedBuffer) -> None:
+    buffer = Buffer(dated.store)
     buffer.produce(b"before")
     buffer.ack(1)
     before = buffer.data()
@@ -136,11 +136,11 @@ def test_clocks_that_differ_by_less_than_a_grace_period_are_nobodys_worry(
 # What is a name, and what is none.
 
 
-def test_a_location_that_is_no_ulids_is_never_collected_and_holds_nothing_back(memory_place: Place) -> None:
+def test_a_location_that_is_no_ulids_is_never_collected_and_holds_nothing_back(dated_memory: DatedBuffer) -> None:
     kept = {f"{PREFIX}/by-hand.batch", f"{PREFIX}/deeper/{named_at(0)}.batch", f"other/{named_at(0)}.batch"}
-    buffer = Buffer(memory_place.store)
-    memory_place.write(*kept)
-    memory_place.enqueue(f"{PREFIX}/by-hand.batch")
+    buffer = Buffer(dated_memory.store)
+    dated_memory.write(*kept)
+    dated_memory.enqueue(f"{PREFIX}/by-hand.batch")
     old = buffer.orphan(-GRACE - 1)
     buffer.time.passes(10 * GRACE)
     buffer.collect_all()

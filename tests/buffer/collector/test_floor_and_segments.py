@@ -14,8 +14,8 @@ from penstock.buffer.producer.block_appender import BlockAppender, BlockName
 from penstock.errors import Fenced
 from penstock.records import values_to_arrow
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.aging import DAY, FOLDER, ONE_EACH, WITHOUT_COLLECTOR, Buffer
-from tests.buffer.collector.place import GRACE, MANIFEST, OWNER
+from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, ONE_EACH, WITHOUT_COLLECTOR, Buffer
+from tests.support.dated_buffer import GRACE, MANIFEST, OWNER
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Background, Gate
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, GcReport, Producer
 from penstock.storage import LocalStore
-from tests.buffer.collector.place import named_at
+from tests.support.dated_buffer import named_at
 
 GRACE = ConsumerConfig().gc_grace_period
 OLD, ALMOST = GRACE, GRACE - 30  # a slow machine may take a while until it collects

@@ -11,8 +11,8 @@ from penstock.errors import StorageError
 from penstock.storage import MemoryStore, ObjectMeta, ObjectStore
 from penstock.storage.object_store import PathRange
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.aging import DAY, Buffer, Time
-from tests.buffer.collector.place import GRACE, MANIFEST
+from tests.buffer.collector.buffer_with_clock import DAY, Buffer, Time
+from tests.support.dated_buffer import GRACE, MANIFEST
 from tests.support.minimal_stores import RecordingStore
 
 INTERVAL = ConsumerConfig().gc_interval

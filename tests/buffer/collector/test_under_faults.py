@@ -19,8 +19,8 @@ from penstock.buffer.locations import Names
 from penstock.errors import Fenced, PenstockError, StorageError
 from penstock.storage import MemoryStore
 from penstock.testing import DEFAULT_RATES, Fault, FaultyStore
-from tests.buffer.collector.model import in_silence
-from tests.buffer.collector.place import queue_of
+from tests.buffer.collector.simulation import in_silence
+from tests.support.dated_buffer import queue_of
 
 CONFIG = ConsumerConfig()
 DEADLINE, GRACE = CONFIG.enqueue_deadline, CONFIG.gc_grace_period

@@ -8,145 +8,145 @@ import pytest
 from ulid import ULID
 
 from penstock.buffer import GarbageCollector
-from tests.buffer.collector.place import GRACE, MANIFEST, NOW, OWNER, PREFIX, Place, data_path
+from tests.support.dated_buffer import GRACE, MANIFEST, NOW, OWNER, PREFIX, DatedBuffer, data_path
 from tests.support.minimal_stores import BusyStore, RecordingStore
 
 MANIFESTS = ["opendata"]  # version 2 has a floor: `test_floor.py`
 MICROSECOND = 1e-6
 
 
-def test_what_was_never_enqueued_is_deleted(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(data_path(1), data_path(2))
-    place.collect()
-    assert place.data() == {data_path(1)}
+def test_what_was_never_enqueued_is_deleted(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(data_path(1), data_path(2))
+    dated.collect()
+    assert dated.data() == {data_path(1)}
 
 
-def test_what_was_dequeued_is_deleted(place: Place) -> None:
-    place.write(data_path(1), data_path(2))
-    place.enqueue(data_path(1), data_path(2))
-    place.dequeue(through=0)
-    place.collect()
-    assert place.data() == {data_path(2)}
+def test_what_was_dequeued_is_deleted(dated: DatedBuffer) -> None:
+    dated.write(data_path(1), data_path(2))
+    dated.enqueue(data_path(1), data_path(2))
+    dated.dequeue(through=0)
+    dated.collect()
+    assert dated.data() == {data_path(2)}
 
 
-def test_what_is_referenced_is_kept_however_old_it_is(place: Place) -> None:
-    place.write(data_path(1), data_path(2), age=1e8)
-    place.enqueue(data_path(1), data_path(2))
-    place.collect()
-    assert place.data() == {data_path(1), data_path(2)}
+def test_what_is_referenced_is_kept_however_old_it_is(dated: DatedBuffer) -> None:
+    dated.write(data_path(1), data_path(2), age=1e8)
+    dated.enqueue(data_path(1), data_path(2))
+    dated.collect()
+    assert dated.data() == {data_path(1), data_path(2)}
 
 
-def test_what_is_referenced_twice_and_dequeued_once_is_kept(place: Place) -> None:
+def test_what_is_referenced_twice_and_dequeued_once_is_kept(dated: DatedBuffer) -> None:
     # On version 1 a write in doubt is enqueued again.
-    place.write(data_path(1))
-    place.enqueue(data_path(1), data_path(1))
-    place.dequeue(through=0)
-    place.collect()
-    assert place.data() == {data_path(1)}
+    dated.write(data_path(1))
+    dated.enqueue(data_path(1), data_path(1))
+    dated.dequeue(through=0)
+    dated.collect()
+    assert dated.data() == {data_path(1)}
 
 
-def test_a_queue_that_was_drained_leaves_no_data(place: Place) -> None:
-    place.write(data_path(1), data_path(2))
-    place.enqueue(data_path(1), data_path(2))
-    place.dequeue(through=1)
-    place.collect()
-    assert place.data() == set()
+def test_a_queue_that_was_drained_leaves_no_data(dated: DatedBuffer) -> None:
+    dated.write(data_path(1), data_path(2))
+    dated.enqueue(data_path(1), data_path(2))
+    dated.dequeue(through=1)
+    dated.collect()
+    assert dated.data() == set()
 
 
-def test_an_object_is_deleted_once_the_manifest_is_the_whole_grace_period_younger(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(data_path(2), age=GRACE)
-    place.collect()
-    assert place.data() == set()
+def test_an_object_is_deleted_once_the_manifest_is_the_whole_grace_period_younger(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(data_path(2), age=GRACE)
+    dated.collect()
+    assert dated.data() == set()
 
 
-def test_an_object_is_kept_while_the_manifest_is_a_microsecond_less_than_that_younger(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(data_path(2), age=GRACE - MICROSECOND)
-    place.collect()
-    assert place.data() == {data_path(2)}
+def test_an_object_is_kept_while_the_manifest_is_a_microsecond_less_than_that_younger(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(data_path(2), age=GRACE - MICROSECOND)
+    dated.collect()
+    assert dated.data() == {data_path(2)}
 
 
 @pytest.mark.parametrize("grace", [600.0, 601.5, 86_400.0])
-def test_the_grace_period_is_the_configured_one(memory_place: Place, grace: float) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(data_path(1), age=grace - MICROSECOND)
-    memory_place.write(data_path(2), age=grace)
-    memory_place.collect(gc_grace_period=grace)
-    assert memory_place.data() == {data_path(1)}
+def test_the_grace_period_is_the_configured_one(dated_memory: DatedBuffer, grace: float) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(data_path(1), age=grace - MICROSECOND)
+    dated_memory.write(data_path(2), age=grace)
+    dated_memory.collect(gc_grace_period=grace)
+    assert dated_memory.data() == {data_path(1)}
 
 
-def test_an_object_younger_than_the_manifest_is_kept(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(data_path(2), age=-1)
-    place.collect()
-    assert place.data() == {data_path(2)}
+def test_an_object_younger_than_the_manifest_is_kept(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(data_path(2), age=-1)
+    dated.collect()
+    assert dated.data() == {data_path(2)}
 
 
-def test_the_newest_objects_wait_for_the_next_write_of_the_manifest(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(data_path(2), age=0)
-    place.collect()
-    place.date(MANIFEST, NOW + timedelta(seconds=GRACE))
-    place.collect()
-    assert place.data() == set()
+def test_the_newest_objects_wait_for_the_next_write_of_the_manifest(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(data_path(2), age=0)
+    dated.collect()
+    dated.date(MANIFEST, NOW + timedelta(seconds=GRACE))
+    dated.collect()
+    assert dated.data() == set()
 
 
 @pytest.mark.parametrize("year", [1980, 2024, 2090])
-def test_no_hosts_clock_takes_part(memory_place: Place, year: int) -> None:
+def test_no_hosts_clock_takes_part(dated_memory: DatedBuffer, year: int) -> None:
     written = datetime(year, 1, 1, tzinfo=UTC)
-    memory_place.enqueue(data_path(0))
-    memory_place.date(MANIFEST, written + timedelta(seconds=GRACE))
-    memory_place.write(data_path(1), data_path(2))
-    memory_place.date(data_path(1), written)
-    memory_place.date(data_path(2), written + timedelta(seconds=1))
-    memory_place.collect()
-    assert memory_place.data() == {data_path(2)}
+    dated_memory.enqueue(data_path(0))
+    dated_memory.date(MANIFEST, written + timedelta(seconds=GRACE))
+    dated_memory.write(data_path(1), data_path(2))
+    dated_memory.date(data_path(1), written)
+    dated_memory.date(data_path(2), written + timedelta(seconds=1))
+    dated_memory.collect()
+    assert dated_memory.data() == {data_path(2)}
 
 
-def test_a_ulid_of_long_ago_makes_no_object_old(place: Place) -> None:
+def test_a_ulid_of_long_ago_makes_no_object_old(dated: DatedBuffer) -> None:
     young = f"{PREFIX}/{ULID.from_timestamp(0)}.batch"
-    place.enqueue(data_path(1))
-    place.write(young, age=GRACE - 1)
-    place.collect()
-    assert place.data() == {young}
+    dated.enqueue(data_path(1))
+    dated.write(young, age=GRACE - 1)
+    dated.collect()
+    assert dated.data() == {young}
 
 
-def test_a_ulid_of_the_future_makes_no_object_young(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(f"{PREFIX}/{ULID.from_timestamp((1 << 48) - 1)}.batch", age=GRACE)
-    place.collect()
-    assert place.data() == set()
+def test_a_ulid_of_the_future_makes_no_object_young(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(f"{PREFIX}/{ULID.from_timestamp((1 << 48) - 1)}.batch", age=GRACE)
+    dated.collect()
+    assert dated.data() == set()
 
 
-def test_without_a_manifest_nothing_is_deleted(place: Place) -> None:
-    place.write(data_path(1), age=1e8)
-    place.collect()
-    assert place.data() == {data_path(1)}
+def test_without_a_manifest_nothing_is_deleted(dated: DatedBuffer) -> None:
+    dated.write(data_path(1), age=1e8)
+    dated.collect()
+    assert dated.data() == {data_path(1)}
 
 
-def test_a_manifest_elsewhere_does_not_count(place: Place) -> None:
-    place.enqueue(data_path(1), manifest="other/manifest")
-    place.write(data_path(2), age=1e8)
-    place.collect()
-    assert place.data() == {data_path(2)}
+def test_a_manifest_elsewhere_does_not_count(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1), manifest="other/manifest")
+    dated.write(data_path(2), age=1e8)
+    dated.collect()
+    assert dated.data() == {data_path(2)}
 
 
-def test_only_direct_children_of_the_prefix_are_deleted(place: Place) -> None:
+def test_only_direct_children_of_the_prefix_are_deleted(dated: DatedBuffer) -> None:
     others = {data_path(1, where) for where in ("ingest/deeper", "ingest/deeper/still", "other", "ingest2", "a/ingest")}
-    place.enqueue(data_path(0))
-    place.write(data_path(1), *others)
-    place.write(data_path(1).removeprefix("ingest/"))
-    place.collect()
-    assert place.data() == others | {data_path(1).removeprefix("ingest/")}
+    dated.enqueue(data_path(0))
+    dated.write(data_path(1), *others)
+    dated.write(data_path(1).removeprefix("ingest/"))
+    dated.collect()
+    assert dated.data() == others | {data_path(1).removeprefix("ingest/")}
 
 
-def test_a_prefix_may_be_deep(place: Place) -> None:
-    place.enqueue(data_path(0, "a/b/c"), manifest="a/b/manifest")
-    place.write(data_path(1, "a/b/c"), data_path(1, "a/b"))
-    place.collect(data_path_prefix="a/b/c/", manifest_path="a/b/manifest")
-    assert place.data() == {data_path(1, "a/b")}
+def test_a_prefix_may_be_deep(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(0, "a/b/c"), manifest="a/b/manifest")
+    dated.write(data_path(1, "a/b/c"), data_path(1, "a/b"))
+    dated.collect(data_path_prefix="a/b/c/", manifest_path="a/b/manifest")
+    assert dated.data() == {data_path(1, "a/b")}
 
 
 ODD_NAMES = [
@@ -175,11 +175,11 @@ ODD_NAMES = [
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_what_has_another_name_is_not_deleted(memory_place: Place, name: str) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(f"{PREFIX}/{name}")
-    memory_place.collect()
-    assert f"{PREFIX}/{name}" in memory_place.paths()
+def test_what_has_another_name_is_not_deleted(dated_memory: DatedBuffer, name: str) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(f"{PREFIX}/{name}")
+    dated_memory.collect()
+    assert f"{PREFIX}/{name}" in dated_memory.paths()
 
 
 def its_id(manifest: str) -> set[str]:
@@ -187,78 +187,78 @@ def its_id(manifest: str) -> set[str]:
     return {f"{MANIFEST}.id"} if manifest == "opendata" else set()
 
 
-def test_what_has_another_name_is_not_deleted_on_any_store(place: Place, manifest: str) -> None:
+def test_what_has_another_name_is_not_deleted_on_any_store(dated: DatedBuffer, manifest: str) -> None:
     others = {f"{PREFIX}/{name}" for name in ODD_NAMES}
-    place.enqueue(data_path(0))
-    place.write(data_path(1), *others)
-    place.collect()
-    assert place.paths() == others | {MANIFEST, OWNER} | its_id(manifest)
+    dated.enqueue(data_path(0))
+    dated.write(data_path(1), *others)
+    dated.collect()
+    assert dated.paths() == others | {MANIFEST, OWNER} | its_id(manifest)
 
 
-def test_the_owner_and_the_manifest_stay_however_old_they_are(place: Place, manifest: str) -> None:
-    place.enqueue(data_path(0))
-    place.own()
+def test_the_owner_and_the_manifest_stay_however_old_they_are(dated: DatedBuffer, manifest: str) -> None:
+    dated.enqueue(data_path(0))
+    dated.own()
     kept = {OWNER, MANIFEST} | its_id(manifest)
     for path in kept:
-        place.date(path, NOW - timedelta(days=1000))
-    place.write(data_path(1), age=1e9)
-    place.collect()
-    assert place.paths() == kept
+        dated.date(path, NOW - timedelta(days=1000))
+    dated.write(data_path(1), age=1e9)
+    dated.collect()
+    assert dated.paths() == kept
 
 
-def test_locations_that_are_no_data_paths_are_left_alone(place: Place) -> None:
+def test_locations_that_are_no_data_paths_are_left_alone(dated: DatedBuffer) -> None:
     kept = {f"{PREFIX}/by-hand.batch", data_path(1, "other"), data_path(1, "ingest/deeper")}
-    place.write(data_path(2), *kept)
-    place.enqueue(*kept)
-    place.collect()
-    assert place.data() == kept
+    dated.write(data_path(2), *kept)
+    dated.enqueue(*kept)
+    dated.collect()
+    assert dated.data() == kept
 
 
 @pytest.mark.parametrize("location", ["../outside", "/etc/passwd", "a//b", "a\nb", "." * 2000])
-def test_a_location_that_is_no_path_does_not_stop_a_cycle(memory_place: Place, location: str) -> None:
-    memory_place.write(data_path(1), data_path(2))
-    memory_place.enqueue(location, data_path(1))
-    memory_place.collect()
-    assert memory_place.data() == {data_path(1)}
+def test_a_location_that_is_no_path_does_not_stop_a_cycle(dated_memory: DatedBuffer, location: str) -> None:
+    dated_memory.write(data_path(1), data_path(2))
+    dated_memory.enqueue(location, data_path(1))
+    dated_memory.collect()
+    assert dated_memory.data() == {data_path(1)}
 
 
-def test_a_second_cycle_finds_nothing_to_do(place: Place) -> None:
-    place.enqueue(data_path(1))
-    place.write(data_path(1), data_path(2))
-    place.collect()
-    left = place.paths()
-    place.collect()
-    assert place.paths() == left
+def test_a_second_cycle_finds_nothing_to_do(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(1))
+    dated.write(data_path(1), data_path(2))
+    dated.collect()
+    left = dated.paths()
+    dated.collect()
+    assert dated.paths() == left
 
 
-def test_a_cycle_does_not_write_the_manifest(place: Place) -> None:
-    place.enqueue(data_path(0))
-    place.write(data_path(1))
-    before = place.store.get(MANIFEST)
-    place.collect()
-    assert place.store.get(MANIFEST) == before
+def test_a_cycle_does_not_write_the_manifest(dated: DatedBuffer) -> None:
+    dated.enqueue(data_path(0))
+    dated.write(data_path(1))
+    before = dated.store.get(MANIFEST)
+    dated.collect()
+    assert dated.store.get(MANIFEST) == before
 
 
-def test_the_manifest_is_read_after_the_objects_are_listed_and_before_one_is_deleted(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(data_path(1))
-    watched = RecordingStore(memory_place.store)
+def test_the_manifest_is_read_after_the_objects_are_listed_and_before_one_is_deleted(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(data_path(1))
+    watched = RecordingStore(dated_memory.store)
     GarbageCollector(watched).collect_once()
-    reads = [place for place, call in enumerate(watched.calls) if call == ("get", MANIFEST)]
+    reads = [at for at, call in enumerate(watched.calls) if call == ("get", MANIFEST)]
     assert watched.calls.index(("listed", PREFIX)) < reads[-1] < watched.calls.index(("delete", data_path(1)))
 
 
-def test_an_object_that_comes_after_the_listing_waits_for_the_next_cycle(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(data_path(1))
-    busy = BusyStore(memory_place.store, after_listing=lambda: memory_place.write(data_path(2)))  # old as it looks
+def test_an_object_that_comes_after_the_listing_waits_for_the_next_cycle(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(data_path(1))
+    busy = BusyStore(dated_memory.store, after_listing=lambda: dated_memory.write(data_path(2)))  # old as it looks
     GarbageCollector(busy).collect_once()
-    assert memory_place.data() == {data_path(2)}
+    assert dated_memory.data() == {data_path(2)}
 
 
-def test_an_object_that_is_enqueued_after_the_listing_is_kept(memory_place: Place) -> None:
-    memory_place.enqueue(data_path(0))
-    memory_place.write(data_path(1))
-    busy = BusyStore(memory_place.store, after_listing=lambda: memory_place.enqueue(data_path(1)))
+def test_an_object_that_is_enqueued_after_the_listing_is_kept(dated_memory: DatedBuffer) -> None:
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(data_path(1))
+    busy = BusyStore(dated_memory.store, after_listing=lambda: dated_memory.enqueue(data_path(1)))
     GarbageCollector(busy).collect_once()
-    assert memory_place.data() == {data_path(1)}
+    assert dated_memory.data() == {data_path(1)}

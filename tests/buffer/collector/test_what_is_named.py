@@ -10,8 +10,8 @@ import pytest
 from penstock.buffer.locations import LAST_ULID_MS, location_time
 from penstock.buffer.manifest.v2.head import Head, encode_head
 from penstock.errors import NotFound
-from tests.buffer.collector.aging import DAY, Buffer
-from tests.buffer.collector.place import GRACE, MANIFEST
+from tests.buffer.collector.buffer_with_clock import DAY, Buffer
+from tests.support.dated_buffer import GRACE, MANIFEST
 
 MANIFESTS = ["native"]
 

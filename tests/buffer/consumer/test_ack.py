@@ -9,8 +9,8 @@ import pytest
 from penstock.buffer import Consumer
 from penstock.errors import InvalidInput, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, kept, queue_up
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, Cursors, consume, cursors, kept, queue_up
 
 REFUSED = StorageError("the store refuses to write")
 
@@ -49,11 +49,11 @@ def test_an_ack_moves_the_acked_cursor_alone(store: ObjectStore) -> None:
 
 def test_an_ack_stays_in_memory_at_first(store: ObjectStore) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = handed(watched, 3)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = handed(intercepted, 3)
+    intercepted.calls.clear()
     ack(consumer, 0, 2)
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 def test_the_first_ack_must_be_of_the_first_entry_that_was_handed_out(memory: ObjectStore) -> None:
@@ -152,11 +152,11 @@ def test_an_ack_of_what_is_no_sequence_is_refused(memory: ObjectStore, sequence:
 
 def test_a_hundred_acks_are_one_write(store: ObjectStore) -> None:
     queue_up(store, 100)
-    watched = WatchedStore(store)
-    consumer = handed(watched, 100)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = handed(intercepted, 100)
+    intercepted.calls.clear()
     ack(consumer, 0, 99)
-    assert watched.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
     assert kept(store) == []
 
 
@@ -176,8 +176,8 @@ def test_the_ack_after_a_hundred_waits_for_the_next_write(store: ObjectStore) ->
 
 def test_the_second_hundred_is_written_like_the_first(memory: ObjectStore) -> None:
     queue_up(memory, 203)
-    watched = WatchedStore(memory)
-    consumer = handed(watched, 203)
+    intercepted = InterceptedStore(memory)
+    consumer = handed(intercepted, 203)
     ack(consumer, 0, 198)
     assert kept(memory)[0] == 100
     consumer.ack(199)
@@ -208,10 +208,10 @@ def test_acking_through_starts_the_count_anew(memory: ObjectStore) -> None:
 
 def test_acking_through_that_fails_does_not_start_the_count_anew(memory: ObjectStore) -> None:
     queue_up(memory, 101)
-    watched = WatchedStore(memory)
-    consumer = handed(watched, 101)
+    intercepted = InterceptedStore(memory)
+    consumer = handed(intercepted, 101)
     ack(consumer, 0, 98)
-    watched.fail("put_if_match", REFUSED)
+    intercepted.fail("put_if_match", REFUSED)
     with pytest.raises(StorageError):
         consumer.ack_through(99)
     consumer.ack(99)
@@ -224,10 +224,10 @@ def test_acking_through_that_fails_does_not_start_the_count_anew(memory: ObjectS
 def failing_at_the_hundredth(store: ObjectStore, error: BaseException, operation: str) -> Consumer:
     """A consumer whose write at its hundredth ack failed; the next one will do."""
     queue_up(store, 102)
-    watched = WatchedStore(store)
-    consumer = handed(watched, 102)
+    intercepted = InterceptedStore(store)
+    consumer = handed(intercepted, 102)
     ack(consumer, 0, 98)
-    watched.fail(operation, error, path=MANIFEST)
+    intercepted.fail(operation, error, path=MANIFEST)
     with pytest.raises(type(error)) as raised:
         consumer.ack(99)
     assert raised.value is error

@@ -10,7 +10,8 @@ from penstock.buffer import Consumer
 from penstock.errors import CorruptData, Fenced, InvalidInput, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.queues import (
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import (
     MANIFEST,
     Cursors,
     consume,
@@ -22,7 +23,6 @@ from tests.buffer.consumer.queues import (
     read,
     sequences,
 )
-from tests.buffer.consumer.watched_store import WatchedStore
 
 REFUSED = StorageError("the store refuses to write")
 FAILURES = [
@@ -58,12 +58,12 @@ def test_acking_through_dequeues_at_once(store: ObjectStore) -> None:
 
 def test_acking_through_is_one_read_and_one_write(store: ObjectStore) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.ack_through(2)
-    assert watched.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
 
 
 def test_acking_through_moves_the_acked_cursor_alone(store: ObjectStore) -> None:
@@ -105,12 +105,12 @@ def test_what_was_enqueued_in_the_meantime_is_kept(store: ObjectStore) -> None:
 
 def test_what_is_enqueued_while_it_dequeues_is_kept(store: ObjectStore) -> None:
     queue_up(store, 2)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(1)
-    watched.before("put_if_match", lambda: queue_up(store, 2), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: queue_up(store, 2), path=MANIFEST)
     consumer.ack_through(0)
-    assert watched.is_done
+    assert intercepted.is_done
     assert kept(store) == [1, 2, 3]
 
 
@@ -192,15 +192,15 @@ def test_acking_through_what_is_no_sequence_is_refused(memory: ObjectStore, sequ
 @pytest.mark.parametrize(("operation", "error"), FAILURES, ids=BY_NAME)
 def test_acking_through_that_fails_changes_nothing(store: ObjectStore, operation: str, error: BaseException) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
     consumer.ack(0)
     before = picture(consumer, store)
-    watched.fail(operation, error, path=MANIFEST)
+    intercepted.fail(operation, error, path=MANIFEST)
     with pytest.raises(type(error)):
         consumer.ack_through(2)
-    assert watched.is_done
+    assert intercepted.is_done
     assert picture(consumer, store) == before
 
 
@@ -209,11 +209,11 @@ def test_acking_through_that_failed_can_be_tried_again(
     store: ObjectStore, operation: str, error: BaseException
 ) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
     consumer.ack(0)
-    watched.fail(operation, error, path=MANIFEST)
+    intercepted.fail(operation, error, path=MANIFEST)
     with pytest.raises(type(error)):
         consumer.ack_through(2)
     consumer.ack_through(2)
@@ -248,13 +248,13 @@ def test_acking_through_in_a_manifest_that_cannot_be_read_changes_nothing(memory
 
 def test_a_dequeue_that_happened_though_it_failed_can_be_tried_again(memory: ObjectStore) -> None:
     queue_up(memory, 5)
-    watched = WatchedStore(memory)
-    faulty = FaultyStore(watched, rates={})
+    intercepted = InterceptedStore(memory)
+    faulty = FaultyStore(intercepted, rates={})
     consumer = consume(faulty)
     consumer.next_descriptors(4)
     # It takes effect, its reply is lost, and then the store is down when it is looked for.
     faulty.inject(Fault.ERROR_AFTER, operation="put_if_match")
-    watched.after("put_if_match", lambda: watched.fail("get", StorageError("the store is down")))
+    intercepted.after("put_if_match", lambda: intercepted.fail("get", StorageError("the store is down")))
     with pytest.raises(StorageError):
         consumer.ack_through(2)
     assert cursors(consumer) == Cursors(None, None, 3)
@@ -280,11 +280,11 @@ def test_a_dequeue_whose_reply_is_lost_is_settled_by_what_is_there(memory: Objec
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
 def test_a_dequeue_that_happened_is_not_written_again(memory: ObjectStore, fault: Fault) -> None:
     queue_up(memory, 5)
-    watched = WatchedStore(memory)
-    faulty = FaultyStore(watched, rates={})
+    intercepted = InterceptedStore(memory)
+    faulty = FaultyStore(intercepted, rates={})
     consumer = consume(faulty)
     consumer.next_descriptors(4)
-    watched.calls.clear()
+    intercepted.calls.clear()
     faulty.inject(fault, operation="put_if_match", path=MANIFEST)
     consumer.ack_through(2)
-    assert watched.count("put_if_match") == 1
+    assert intercepted.count("put_if_match") == 1

@@ -11,8 +11,8 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig
 from penstock.errors import Closed, StorageError
 from penstock.storage import MemoryStore, ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, PATIENCE, fill, metric, read
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, PATIENCE, fill, metric, read
 
 OFTEN = ConsumerConfig(gc_interval=0.001)
 
@@ -20,7 +20,7 @@ OFTEN = ConsumerConfig(gc_interval=0.001)
 class Cycles:
     """Counts the cycles of a collector, as they begin, and lets a test wait for them."""
 
-    def __init__(self, store: WatchedStore) -> None:
+    def __init__(self, store: InterceptedStore) -> None:
         self._count = 0
         self._changed = threading.Condition()
         store.before("list_objects", self._begin, times=1_000_000)
@@ -45,7 +45,7 @@ def new_threads() -> Iterator[Callable[[], list[threading.Thread]]]:
     assert not [thread for thread in threading.enumerate() if thread not in before]
 
 
-def let_time_pass(store: WatchedStore, now: list[float]) -> None:
+def let_time_pass(store: InterceptedStore, now: list[float]) -> None:
     """Let a grace period pass with every cycle of a collector."""
 
     def pass_on() -> None:
@@ -78,35 +78,35 @@ def test_a_consumer_without_a_collector_has_no_thread(memory: ObjectStore, new_t
 
 def test_a_consumer_without_a_collector_lists_nothing(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    watched = WatchedStore(memory)
-    with Consumer(watched, ConsumerConfig(gc=False, gc_interval=1e-9)) as consumer:
+    intercepted = InterceptedStore(memory)
+    with Consumer(intercepted, ConsumerConfig(gc=False, gc_interval=1e-9)) as consumer:
         read(consumer).ack()
-    assert watched.count("list_objects", "delete") == 0
+    assert intercepted.count("list_objects", "delete") == 0
 
 
 def test_a_cycle_comes_again_after_each_interval(store: ObjectStore) -> None:
-    watched = WatchedStore(store)
-    cycles = Cycles(watched)
-    with Consumer(watched, OFTEN):
+    intercepted = InterceptedStore(store)
+    cycles = Cycles(intercepted)
+    with Consumer(intercepted, OFTEN):
         cycles.wait_for(3)
 
 
 def test_no_cycle_comes_before_the_first_interval(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    with Consumer(watched, ConsumerConfig(gc_interval=3600.0, gc_at_close=0.0)) as consumer:
+    intercepted = InterceptedStore(memory)
+    with Consumer(intercepted, ConsumerConfig(gc_interval=3600.0, gc_at_close=0.0)) as consumer:
         consumer.flush()
-    assert watched.count("list_objects") == 0
+    assert intercepted.count("list_objects") == 0
 
 
 def test_an_object_that_was_acked_is_deleted_in_the_background(fresh_name: str) -> None:
     now = [1_700_000_000.0]
     store = MemoryStore(fresh_name, clock=lambda: now[0])
     (written,) = fill(store, [b"a"], clock=lambda: now[0])
-    watched = WatchedStore(store)
+    intercepted = InterceptedStore(store)
     deleted = threading.Event()
-    watched.after("delete", deleted.set, path=written.location)
-    let_time_pass(watched, now)
-    with Consumer(watched, OFTEN, clock=lambda: now[0]) as consumer:
+    intercepted.after("delete", deleted.set, path=written.location)
+    let_time_pass(intercepted, now)
+    with Consumer(intercepted, OFTEN, clock=lambda: now[0]) as consumer:
         now[0] += OFTEN.gc_grace_period
         read(consumer).ack()
         assert deleted.wait(PATIENCE)
@@ -120,11 +120,11 @@ def test_an_object_that_was_not_acked_is_kept(fresh_name: str) -> None:
     (first,) = fill(store, [b"a"], clock=lambda: now[0])
     now[0] += 1.0
     (second,) = fill(store, [b"b"], clock=lambda: now[0])
-    watched = WatchedStore(store)
+    intercepted = InterceptedStore(store)
     deleted = threading.Event()
-    watched.after("delete", deleted.set, path=first.location)
-    let_time_pass(watched, now)
-    with Consumer(watched, OFTEN, clock=lambda: now[0]) as consumer:
+    intercepted.after("delete", deleted.set, path=first.location)
+    let_time_pass(intercepted, now)
+    with Consumer(intercepted, OFTEN, clock=lambda: now[0]) as consumer:
         now[0] += OFTEN.gc_grace_period
         read(consumer).ack()
         assert deleted.wait(PATIENCE)
@@ -132,12 +132,12 @@ def test_an_object_that_was_not_acked_is_kept(fresh_name: str) -> None:
 
 
 def test_the_collector_looks_where_its_consumer_reads(memory: ObjectStore, manifest: str) -> None:
-    watched = WatchedStore(memory)
-    cycles = Cycles(watched)
-    with Consumer(watched, ConsumerConfig(data_path_prefix="p", manifest_path="p/m", gc_interval=0.001)):
+    intercepted = InterceptedStore(memory)
+    cycles = Cycles(intercepted)
+    with Consumer(intercepted, ConsumerConfig(data_path_prefix="p", manifest_path="p/m", gc_interval=0.001)):
         cycles.wait_for(1)
     beside = {"p/m.d"} if manifest == "native" else {"p/m.id"}
-    assert {path for _, path in watched.calls} == {"p", "p/m", "p/.owner", "p/.collected"} | beside
+    assert {path for _, path in intercepted.calls} == {"p", "p/m", "p/.owner", "p/.collected"} | beside
 
 
 # A cycle that fails
@@ -147,22 +147,22 @@ def test_the_collector_looks_where_its_consumer_reads(memory: ObjectStore, manif
     "error", [StorageError("the store is down"), RuntimeError("a store of a user's")], ids=["ours", "theirs"]
 )
 def test_a_cycle_that_fails_does_not_end_the_thread(memory: ObjectStore, error: Exception) -> None:
-    watched = WatchedStore(memory)
-    watched.fail("list_objects", error, times=2)
-    cycles = Cycles(watched)
-    with Consumer(watched, OFTEN):
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("list_objects", error, times=2)
+    cycles = Cycles(intercepted)
+    with Consumer(intercepted, OFTEN):
         cycles.wait_for(2)  # of those that did not fail
-    assert watched.count("list_objects") >= 4
+    assert intercepted.count("list_objects") >= 4
 
 
 @pytest.mark.parametrize(
     "error", [StorageError("the store is down"), RuntimeError("a store of a user's")], ids=["ours", "theirs"]
 )
 def test_a_cycle_that_fails_is_logged(memory: ObjectStore, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
-    watched = WatchedStore(memory)
-    watched.fail("list_objects", error)
-    cycles = Cycles(watched)
-    with Consumer(watched, OFTEN):
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("list_objects", error)
+    cycles = Cycles(intercepted)
+    with Consumer(intercepted, OFTEN):
         cycles.wait_for(1)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert memory.url in record.getMessage()
@@ -172,15 +172,15 @@ def test_a_cycle_that_fails_is_logged(memory: ObjectStore, caplog: pytest.LogCap
 
 def test_a_cycle_that_fails_does_not_reach_the_consumer(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     failed = threading.Event()
 
     def fail() -> None:
         failed.set()
         raise StorageError("the store is down")
 
-    watched.before("list_objects", fail, times=1_000_000)
-    with Consumer(watched, OFTEN) as consumer:
+    intercepted.before("list_objects", fail, times=1_000_000)
+    with Consumer(intercepted, OFTEN) as consumer:
         assert failed.wait(PATIENCE)
         read(consumer).ack()
         assert consumer.last_acked_sequence == 0
@@ -188,9 +188,9 @@ def test_a_cycle_that_fails_does_not_reach_the_consumer(memory: ObjectStore) -> 
 
 def test_a_fenced_consumer_goes_on_collecting_until_it_is_closed(memory: ObjectStore) -> None:
     # A collector has no epoch: any number of them may run.
-    watched = WatchedStore(memory)
-    cycles = Cycles(watched)
-    with Consumer(watched, OFTEN), Consumer(memory, ConsumerConfig(gc=False)):
+    intercepted = InterceptedStore(memory)
+    cycles = Cycles(intercepted)
+    with Consumer(intercepted, OFTEN), Consumer(memory, ConsumerConfig(gc=False)):
         cycles.wait_for(2)
 
 
@@ -198,9 +198,9 @@ def test_a_fenced_consumer_goes_on_collecting_until_it_is_closed(memory: ObjectS
 
 
 def test_close_ends_the_thread(store: ObjectStore, new_threads: NewThreads) -> None:
-    watched = WatchedStore(store)
-    cycles = Cycles(watched)
-    consumer = Consumer(watched, OFTEN)
+    intercepted = InterceptedStore(store)
+    cycles = Cycles(intercepted)
+    consumer = Consumer(intercepted, OFTEN)
     (thread,) = new_threads()
     cycles.wait_for(1)
     consumer.close()
@@ -215,9 +215,9 @@ def test_close_does_not_wait_for_the_next_cycle(memory: ObjectStore, new_threads
 
 
 def test_close_waits_for_a_cycle_that_is_under_way(memory: ObjectStore, new_threads: NewThreads) -> None:
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     under_way = threading.Event()
-    consumer = Consumer(watched, OFTEN)
+    consumer = Consumer(intercepted, OFTEN)
     (thread,) = new_threads()
 
     def hold_until_closing() -> None:
@@ -228,15 +228,15 @@ def test_close_waits_for_a_cycle_that_is_under_way(memory: ObjectStore, new_thre
             except Closed:
                 return
 
-    watched.before("list_objects", hold_until_closing)
+    intercepted.before("list_objects", hold_until_closing)
     assert under_way.wait(PATIENCE)
     consumer.close()
     assert not thread.is_alive()
 
 
 def test_a_consumer_that_could_not_be_made_leaves_no_thread(memory: ObjectStore, new_threads: NewThreads) -> None:
-    watched = WatchedStore(memory)
-    watched.fail("put_if_absent", StorageError("the store refuses to write"), path=MANIFEST)
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("put_if_absent", StorageError("the store refuses to write"), path=MANIFEST)
     with pytest.raises(StorageError):
-        Consumer(watched)
+        Consumer(intercepted)
     assert new_threads() == []

@@ -11,8 +11,8 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig
 from penstock.errors import Closed, PenstockError, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, NO_GC, consume, fill, kept, queue_up, read
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, NO_GC, consume, fill, kept, queue_up, read
 
 DOWN = StorageError("the store is down")
 
@@ -55,46 +55,46 @@ def test_a_with_block_that_fails_flushes_too(store: ObjectStore) -> None:
 
 def test_close_with_nothing_to_write_writes_nothing(store: ObjectStore) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     consumer.close()
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_the_collector_has_stopped_when_close_flushes(memory: ObjectStore) -> None:
     queue_up(memory, 3)
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     others = set(threading.enumerate())
-    consumer = Consumer(watched)
+    consumer = Consumer(intercepted)
     (collector,) = set(threading.enumerate()) - others
     consumer.next_descriptors(1)
     consumer.ack(0)
     alive: list[bool] = []
-    watched.before("put_if_match", lambda: alive.append(collector.is_alive()), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: alive.append(collector.is_alive()), path=MANIFEST)
     consumer.close()
     assert alive == [False]
 
 
 def test_a_second_close_does_nothing(store: ObjectStore) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.close()
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.close()
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 def test_a_second_close_does_nothing_after_one_that_failed(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    consumer = with_acks(watched)
-    watched.fail("get", DOWN)
+    intercepted = InterceptedStore(memory)
+    consumer = with_acks(intercepted)
+    intercepted.fail("get", DOWN)
     with pytest.raises(StorageError):
         consumer.close()
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.close()
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 # A fence is logged
@@ -137,26 +137,26 @@ def test_a_fence_does_not_hide_an_exception_in_flight(memory: ObjectStore) -> No
 
 @pytest.mark.parametrize("operation", ["get", "put_if_match"])
 def test_an_error_of_the_store_is_raised_by_close(store: ObjectStore, operation: str) -> None:
-    watched = WatchedStore(store)
-    consumer = with_acks(watched)
-    watched.fail(operation, DOWN, path=MANIFEST)
+    intercepted = InterceptedStore(store)
+    consumer = with_acks(intercepted)
+    intercepted.fail(operation, DOWN, path=MANIFEST)
     with pytest.raises(StorageError, match="the store is down"):
         consumer.close()
 
 
 def test_an_error_of_the_store_is_raised_at_the_end_of_a_with_block(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    consumer = with_acks(watched)
-    watched.fail("get", DOWN)
+    intercepted = InterceptedStore(memory)
+    consumer = with_acks(intercepted)
+    intercepted.fail("get", DOWN)
     with pytest.raises(StorageError, match="the store is down"), consumer:
         pass
 
 
 def test_an_error_of_the_store_stops_the_collector_all_the_same(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     others = set(threading.enumerate())
-    consumer = Consumer(watched)
-    watched.fail("get", DOWN)
+    consumer = Consumer(intercepted)
+    intercepted.fail("get", DOWN)
     with pytest.raises(StorageError):
         consumer.close()
     assert not set(threading.enumerate()) - others
@@ -166,18 +166,18 @@ def test_an_error_of_the_store_stops_the_collector_all_the_same(memory: ObjectSt
 def test_an_error_of_the_store_does_not_hide_what_is_in_flight_out_of_a_with_block(
     memory: ObjectStore, in_flight: BaseException
 ) -> None:
-    watched = WatchedStore(memory)
-    consumer = with_acks(watched)
-    watched.fail("get", DOWN)
+    intercepted = InterceptedStore(memory)
+    consumer = with_acks(intercepted)
+    intercepted.fail("get", DOWN)
     with pytest.raises(type(in_flight)) as raised, consumer:
         raise in_flight
     assert raised.value is in_flight
 
 
 def test_an_error_of_the_store_does_not_hide_what_is_in_flight_through_a_finally(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    consumer = with_acks(watched)
-    watched.fail("get", DOWN)
+    intercepted = InterceptedStore(memory)
+    consumer = with_acks(intercepted)
+    intercepted.fail("get", DOWN)
 
     def work() -> None:
         try:
@@ -192,9 +192,9 @@ def test_an_error_of_the_store_does_not_hide_what_is_in_flight_through_a_finally
 def test_an_error_of_the_store_that_is_not_raised_is_logged(
     memory: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched = WatchedStore(memory)
-    consumer = with_acks(watched)
-    watched.fail("get", DOWN)
+    intercepted = InterceptedStore(memory)
+    consumer = with_acks(intercepted)
+    intercepted.fail("get", DOWN)
     with pytest.raises(OfTheCaller), consumer:
         raise OfTheCaller
     assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [DOWN]
@@ -202,9 +202,9 @@ def test_an_error_of_the_store_that_is_not_raised_is_logged(
 
 def test_an_error_of_the_store_is_raised_at_the_end_of_a_with_block_within_an_except_block(memory: ObjectStore) -> None:
     # What is handled already is not in flight: nothing would be hidden, and the acks that were lost must be told.
-    watched = WatchedStore(memory)
-    consumer = with_acks(watched)
-    watched.fail("get", DOWN)
+    intercepted = InterceptedStore(memory)
+    consumer = with_acks(intercepted)
+    intercepted.fail("get", DOWN)
 
     def recover() -> None:
         try:
@@ -260,15 +260,15 @@ def test_a_batch_of_a_closed_consumer_cannot_be_acked(memory: ObjectStore) -> No
 
 def test_a_closed_consumer_asks_nothing_of_the_store(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     read(consumer)
     consumer.close()
-    watched.calls.clear()
+    intercepted.calls.clear()
     for use in USES.values():
         with pytest.raises(PenstockError):
             use(consumer)
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 def test_a_closed_consumer_still_tells_its_cursors(memory: ObjectStore) -> None:

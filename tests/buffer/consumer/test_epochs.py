@@ -12,8 +12,8 @@ from penstock.buffer import Consumer
 from penstock.errors import Conflict, Fenced, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.queues import MANIFEST, PATIENCE, consume, epoch, kept, queue_up, sequences
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, PATIENCE, consume, epoch, kept, queue_up, sequences
 
 LOST = [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT, Fault.LATE]
 
@@ -49,10 +49,10 @@ def test_each_new_consumer_gets_the_next_epoch(store: ObjectStore) -> None:
 def test_a_claim_is_one_read_and_one_write_and_the_first_one_looks_whether_the_manifest_was_deleted(
     store: ObjectStore,
 ) -> None:
-    watched = WatchedStore(store)
-    consume(watched)
-    consume(watched)
-    assert watched.calls == [
+    intercepted = InterceptedStore(store)
+    consume(intercepted)
+    consume(intercepted)
+    assert intercepted.calls == [
         ("get", MANIFEST),
         ("get", "ingest/.owner"),
         ("put_if_absent", MANIFEST),
@@ -128,10 +128,10 @@ def test_a_claim_that_loses_to_a_rival_takes_the_epoch_after_the_rivals(store: O
     if entries:
         queue_up(store, entries)
     rivals: list[Consumer] = []
-    watched = WatchedStore(store)
+    intercepted = InterceptedStore(store)
     operation = "put_if_match" if entries else "put_if_absent"
-    watched.before(operation, lambda: rivals.append(consume(store)), path=MANIFEST)
-    consumer = consume(watched)
+    intercepted.before(operation, lambda: rivals.append(consume(store)), path=MANIFEST)
+    consumer = consume(intercepted)
     assert epoch(store) == 2
     assert (is_fenced(rivals[0]), is_fenced(consumer)) == (True, False)
 
@@ -174,18 +174,18 @@ def test_of_many_consumers_no_two_hold_one_epoch(memory: ObjectStore) -> None:
 
 def test_a_claim_reads_again_where_a_read_fails(store: ObjectStore) -> None:
     queue_up(store, 2)
-    watched = WatchedStore(store)
-    watched.fail("get", StorageError("the store is down"), path=MANIFEST, times=4)
-    assert sequences(consume(watched).next_descriptors(2)) == [0, 1]
-    assert watched.is_done
+    intercepted = InterceptedStore(store)
+    intercepted.fail("get", StorageError("the store is down"), path=MANIFEST, times=4)
+    assert sequences(consume(intercepted).next_descriptors(2)) == [0, 1]
+    assert intercepted.is_done
 
 
 def test_a_claim_gives_up_where_no_read_succeeds(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    watched.fail("get", StorageError("the store is down"), path=MANIFEST, times=1000)
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("get", StorageError("the store is down"), path=MANIFEST, times=1000)
     with pytest.raises(StorageError, match="the store is down"):
-        consume(watched)
-    assert watched.count("put_if_absent", "put_if_match") == 0
+        consume(intercepted)
+    assert intercepted.count("put_if_absent", "put_if_match") == 0
 
 
 def test_a_claim_that_never_hears_a_reply_says_so_in_the_end(
@@ -194,26 +194,26 @@ def test_a_claim_that_never_hears_a_reply_says_so_in_the_end(
     without_pauses(monkeypatch)
     queue_up(memory, 1)
     old = consume(memory)
-    watched = WatchedStore(memory)
-    watched.fail("put_if_match", OutcomeUnknown("no reply"), path=MANIFEST, times=1000)
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("put_if_match", OutcomeUnknown("no reply"), path=MANIFEST, times=1000)
     with pytest.raises(OutcomeUnknown, match="no reply"):
-        consume(watched)
+        consume(intercepted)
     assert not is_fenced(old)
 
 
 def test_a_claim_that_loses_again_and_again_goes_on(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     without_pauses(monkeypatch)
     queue_up(memory, 1)
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     # Losing to others is no silence: a reply that is lost after that is the first.
     replies = iter([*[Conflict("somebody was first")] * 50, OutcomeUnknown("no reply")])
 
     def refuse() -> NoReturn:
         raise next(replies)
 
-    watched.before("put_if_match", refuse, path=MANIFEST, times=51)
-    assert not is_fenced(consume(watched))
-    assert watched.is_done
+    intercepted.before("put_if_match", refuse, path=MANIFEST, times=51)
+    assert not is_fenced(consume(intercepted))
+    assert intercepted.is_done
 
 
 def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(
@@ -221,10 +221,10 @@ def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(
 ) -> None:
     without_pauses(monkeypatch)
     queue_up(memory, 1)
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     consumer.next_descriptors(1)
-    watched.fail("put_if_match", OutcomeUnknown("no reply"), path=MANIFEST, times=1000)
+    intercepted.fail("put_if_match", OutcomeUnknown("no reply"), path=MANIFEST, times=1000)
     with pytest.raises(OutcomeUnknown, match="no reply"):
         consumer.ack_through(0)
     assert consumer.last_acked_sequence is None

@@ -6,8 +6,9 @@ import pytest
 
 from penstock.errors import Fenced
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.by_hand import empty, with_epoch
-from tests.buffer.consumer.queues import (
+from tests.buffer.consumer.edited_manifests import empty, with_epoch
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import (
     MANIFEST,
     USES,
     Cursors,
@@ -20,7 +21,6 @@ from tests.buffer.consumer.queues import (
     queue_up,
     read,
 )
-from tests.buffer.consumer.watched_store import WatchedStore
 
 
 @pytest.mark.parametrize("use", USES)
@@ -49,14 +49,14 @@ def test_a_fence_moves_no_cursor(memory: ObjectStore, use: str) -> None:
 @pytest.mark.parametrize("use", USES)
 def test_a_fenced_consumer_writes_nothing(memory: ObjectStore, use: str) -> None:
     fill(memory, [b"a"], [b"b"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     read(consumer)
     consume(memory)
-    watched.calls.clear()
+    intercepted.calls.clear()
     with pytest.raises(Fenced):
         USES[use](consumer)
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_a_fence_reaches_an_ack_when_it_is_written(store: ObjectStore) -> None:
@@ -86,13 +86,13 @@ def test_a_fence_reaches_a_consumer_at_each_ack_after_the_hundredth(memory: Obje
 
 def test_a_fence_reaches_a_write_that_is_under_way(store: ObjectStore) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(2)
-    watched.before("put_if_match", lambda: consume(store), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: consume(store), path=MANIFEST)
     with pytest.raises(Fenced):
         consumer.ack_through(1)
-    assert watched.is_done
+    assert intercepted.is_done
     assert kept(store) == [0, 1, 2]
     assert cursors(consumer) == Cursors(None, None, 1)
 

@@ -10,8 +10,8 @@ import pytest
 from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ConsumerConfig, FetchHandle, ProducerConfig
 from penstock.errors import CorruptData, Fenced, InvalidInput, NotFound, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import Cursors, consume, cursors, fill, kept, metric, read
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import Cursors, consume, cursors, fill, kept, metric, read
 from tests.support.processes import Parent, Start
 
 
@@ -33,12 +33,12 @@ def test_a_handle_fetches_the_batch_of_a_descriptor(store: ObjectStore) -> None:
 
 def test_a_handle_reads_the_data_object_and_nothing_else(store: ObjectStore) -> None:
     fill(store, [b"a"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     (descriptor,) = consumer.next_descriptors(1)
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.fetch_handle().fetch(descriptor)
-    assert watched.calls == [("get", descriptor.location)]
+    assert intercepted.calls == [("get", descriptor.location)]
 
 
 def test_a_handle_moves_no_cursor(store: ObjectStore) -> None:
@@ -152,12 +152,12 @@ def test_a_consumer_fetches_the_batch_of_a_descriptor(store: ObjectStore) -> Non
 
 def test_fetching_a_descriptor_reads_no_manifest(store: ObjectStore) -> None:
     fill(store, [b"a"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     (descriptor,) = consumer.next_descriptors(1)
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.fetch_descriptor(descriptor)
-    assert watched.calls == [("get", descriptor.location)]
+    assert intercepted.calls == [("get", descriptor.location)]
 
 
 def test_fetching_a_descriptor_moves_the_fetched_cursor_alone(store: ObjectStore) -> None:
@@ -179,10 +179,10 @@ def test_the_fetched_cursor_is_the_highest_that_was_fetched(store: ObjectStore) 
 @pytest.mark.parametrize("error", [StorageError("the store is down"), KeyboardInterrupt()], ids=["error", "interrupt"])
 def test_fetching_a_descriptor_that_fails_moves_no_cursor(store: ObjectStore, error: BaseException) -> None:
     fill(store, [b"a"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     (descriptor,) = consumer.next_descriptors(1)
-    watched.fail("get", error, path=descriptor.location)
+    intercepted.fail("get", error, path=descriptor.location)
     with pytest.raises(type(error)):
         consumer.fetch_descriptor(descriptor)
     assert cursors(consumer) == Cursors(None, None, 0)

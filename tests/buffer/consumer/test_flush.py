@@ -6,8 +6,8 @@ import pytest
 
 from penstock.errors import Fenced, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, kept, queue_up
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, Cursors, consume, cursors, kept, queue_up
 
 
 def test_a_flush_dequeues_through_the_last_ack(store: ObjectStore) -> None:
@@ -22,46 +22,46 @@ def test_a_flush_dequeues_through_the_last_ack(store: ObjectStore) -> None:
 
 def test_a_flush_is_one_read_and_one_write(store: ObjectStore) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
     consumer.ack(0)
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.flush()
-    assert watched.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
 
 
 def test_a_flush_with_nothing_acked_reads_and_writes_nothing(store: ObjectStore) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.flush()
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_a_second_flush_reads_and_writes_nothing(store: ObjectStore) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
     consumer.ack(0)
     consumer.flush()
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.flush()
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_a_flush_of_an_emptied_queue_writes_nothing(store: ObjectStore) -> None:
     queue_up(store, 2)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(2)
     consumer.ack_through(1)
-    watched.calls.clear()
+    intercepted.calls.clear()
     consumer.flush()
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_a_flush_moves_no_cursor(store: ObjectStore) -> None:
@@ -107,11 +107,11 @@ def test_a_flush_under_a_fence_dequeues_nothing(store: ObjectStore) -> None:
 @pytest.mark.parametrize("operation", ["get", "put_if_match"])
 def test_a_flush_that_failed_can_be_tried_again(store: ObjectStore, operation: str) -> None:
     queue_up(store, 5)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(4)
     consumer.ack(0)
-    watched.fail(operation, StorageError("the store is down"), path=MANIFEST)
+    intercepted.fail(operation, StorageError("the store is down"), path=MANIFEST)
     with pytest.raises(StorageError):
         consumer.flush()
     assert kept(store) == [0, 1, 2, 3, 4]

@@ -14,7 +14,8 @@ from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
 from penstock.errors import Fenced, InvalidInput, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.queues import (
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import (
     MANIFEST,
     USES,
     Cursors,
@@ -27,7 +28,6 @@ from tests.buffer.consumer.queues import (
     read,
     sequences,
 )
-from tests.buffer.consumer.watched_store import WatchedStore
 
 MANIFESTS = ["native"]
 NOW = 1_700_000_000.0  # 2023-11-14T22:13:20+00:00
@@ -152,9 +152,9 @@ def test_a_start_counts_once_though_the_reply_of_the_claim_is_lost(memory: Objec
 
 def test_a_group_is_made_by_the_claim_alone(store: ObjectStore) -> None:
     queue_up(store, 1)
-    watched = WatchedStore(store)
-    join(watched, "audit")
-    assert watched.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
+    intercepted = InterceptedStore(store)
+    join(intercepted, "audit")
+    assert intercepted.calls == [("get", MANIFEST), ("put_if_match", MANIFEST)]
 
 
 def test_a_new_group_resumes_behind_what_its_caller_remembers(memory: ObjectStore) -> None:
@@ -224,10 +224,10 @@ def test_a_group_may_not_ack_what_only_another_was_handed(memory: ObjectStore) -
 
 def test_an_ack_is_not_taken_back_by_one_of_another_group(memory: ObjectStore) -> None:
     queue_up(memory, 3)
-    watched = WatchedStore(memory)
-    one, other = join(watched, "one"), join(memory, "other")
+    intercepted = InterceptedStore(memory)
+    one, other = join(intercepted, "one"), join(memory, "other")
     one.next_descriptors(3)
-    watched.before("put_if_match", lambda: ack(other, 1), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: ack(other, 1), path=MANIFEST)
     one.ack_through(2)  # loses to the other, and goes on
     assert acked(memory) == {"default": -1, "one": 2, "other": 1}
 
@@ -369,10 +369,10 @@ def test_a_consumer_whose_group_is_gone_is_fenced_and_never_makes_it_again(store
 
 def test_a_group_that_goes_while_its_ack_is_on_its_way_is_not_made_again(memory: ObjectStore) -> None:
     queue_up(memory, 2)
-    watched = WatchedStore(memory)
-    consumer = join(watched, "audit")
+    intercepted = InterceptedStore(memory)
+    consumer = join(intercepted, "audit")
     consumer.next_descriptors(1)
-    watched.before("put_if_match", lambda: Groups(memory).drop("audit"), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: Groups(memory).drop("audit"), path=MANIFEST)
     with pytest.raises(Fenced, match="gone"):
         consumer.ack_through(0)
     assert acked(memory) == {"default": -1}
@@ -381,9 +381,10 @@ def test_a_group_that_goes_while_its_ack_is_on_its_way_is_not_made_again(memory:
 @pytest.mark.parametrize("again", ["created", "joined"])
 def test_a_group_that_was_dropped_and_made_again_never_meets_an_old_epoch(store: ObjectStore, again: str) -> None:
     queue_up(store, 3)
-    old = [join(store, "audit") for _ in range(3)]
-    for consumer in old:
-        consumer._hand_out(consumer._view.entries(0, 2))  # as if it had read before it was fenced
+    old = []
+    for _ in range(3):
+        old.append(join(store, "audit"))
+        old[-1].next_descriptors(2)  # before the next one fences it
     Groups(store).drop("audit")
     for _ in range(4):  # as many as it takes for a count of its own to come by the old epochs
         if again == "created":

@@ -11,9 +11,9 @@ from penstock.buffer import encode_batch, peek
 from penstock.core.printing import printable
 from penstock.errors import CorruptData, StorageError
 from penstock.storage import ObjectStore, open_store
-from tests.buffer.consumer.by_hand import with_locations
-from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, fill, read
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.edited_manifests import with_locations
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, Cursors, consume, cursors, fill, read
 
 OUTSIDE = [
     "../x",
@@ -46,10 +46,10 @@ def test_a_location_that_is_no_path_is_corrupt_and_named(memory: ObjectStore, lo
 @pytest.mark.parametrize("location", ["../x", "/etc/passwd", "ingest/../../x"])
 def test_nothing_is_read_for_a_location_that_is_no_path(store: ObjectStore, location: str) -> None:
     store.put(MANIFEST, with_locations(location))
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     (descriptor,) = consumer.next_descriptors(1)
-    watched.calls.clear()
+    intercepted.calls.clear()
     uses: list[Callable[[], object]] = [
         lambda: consume(store).fetch_handle().fetch(descriptor),
         lambda: consumer.fetch_handle().fetch(descriptor),
@@ -58,7 +58,7 @@ def test_nothing_is_read_for_a_location_that_is_no_path(store: ObjectStore, loca
     for use in uses:
         with pytest.raises(CorruptData):
             use()
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 def test_a_file_beside_the_store_is_not_read(tmp_path: Path) -> None:

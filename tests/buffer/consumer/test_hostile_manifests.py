@@ -10,8 +10,8 @@ import pytest
 from penstock.buffer import Consumer, Manifest, peek
 from penstock.errors import CorruptData
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.by_hand import changed, is_native
-from tests.buffer.consumer.queues import MANIFEST, consume, queue_up, sequences
+from tests.buffer.consumer.edited_manifests import changed, is_native
+from tests.support.filled_buffers import MANIFEST, consume, queue_up, sequences
 
 CORRUPTIONS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",

@@ -15,8 +15,8 @@ from penstock.buffer.manifest.v2.head import MOST_IN_TAIL, Group, Reference, enc
 from penstock.buffer.manifest.v2.segments import Segment, encode_segment, folder_of
 from penstock.errors import CorruptData, Fenced
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.by_hand import changed, head_of
-from tests.buffer.consumer.queues import (
+from tests.buffer.consumer.edited_manifests import changed, head_of
+from tests.support.filled_buffers import (
     EACH_ALONE,
     MANIFEST,
     PATIENCE,
@@ -26,7 +26,7 @@ from tests.buffer.consumer.queues import (
     queue_up,
     sequences,
 )
-from tests.buffer.format.trailers import HEAD, SEGMENT, body_of, ended
+from tests.support.manifest_trailers import HEAD, SEGMENT, body_of, ended
 
 MANIFESTS = ["native"]
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

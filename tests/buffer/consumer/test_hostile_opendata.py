@@ -10,7 +10,7 @@ import pytest
 from penstock.buffer import peek
 from penstock.errors import CorruptData
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, queue_up
+from tests.support.filled_buffers import MANIFEST, Cursors, consume, cursors, queue_up
 
 MANIFESTS = ["opendata"]
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from penstock.buffer import ConsumedBatch, Consumer
-from penstock.buffer.consumer import consumer as consumer_module
 from penstock.errors import Closed, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.by_hand import dequeued
-from tests.buffer.consumer.queues import MANIFEST, PATIENCE, Cursors, consume, cursors, fill, kept, sequences
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.edited_manifests import dequeued
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, PATIENCE, Cursors, consume, cursors, fill, kept, sequences
 
 # Draining
 
@@ -55,9 +53,9 @@ def test_iteration_takes_in_what_comes_while_it_drains(memory: ObjectStore) -> N
 
 def test_iteration_that_failed_goes_on_with_the_same_batch(memory: ObjectStore) -> None:
     _, second = fill(memory, [b"a"], [b"b"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
-    watched.fail("get", StorageError("the store is down"), path=second.location)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
+    intercepted.fail("get", StorageError("the store is down"), path=second.location)
     with pytest.raises(StorageError):
         list(consumer)
     assert sequences(consumer) == [1]
@@ -105,16 +103,16 @@ def test_following_an_empty_queue_ends_after_its_timeout(store: ObjectStore) -> 
 
 
 def test_following_without_patience_looks_once(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     assert list(consumer.follow(timeout=0)) == []
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_what_another_thread_produces_arrives(store: ObjectStore) -> None:
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     waited, at_the_end = threading.Event(), threading.Event()
 
     def produce() -> None:
@@ -126,22 +124,20 @@ def test_what_another_thread_produces_arrives(store: ObjectStore) -> None:
 
     thread = threading.Thread(target=produce)
     thread.start()
-    watched.after("get", waited.set, path=MANIFEST)
+    intercepted.after("get", waited.set, path=MANIFEST)
     following = consumer.follow(timeout=PATIENCE)
     first = next(following)
-    watched.after("get", at_the_end.set, path=MANIFEST)
+    intercepted.after("get", at_the_end.set, path=MANIFEST)
     second = next(following)
     thread.join(PATIENCE)
     assert [first.entries, second.entries] == [[b"first"], [b"second"]]
 
 
-def follow_on_a_clock_of_reads(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, timeout: float, produce_at: set[int]
-) -> tuple[int, int]:
+def follow_on_a_clock_of_reads(store: ObjectStore, timeout: float, produce_at: set[int]) -> tuple[int, int]:
     """Follow on a clock on which each read of the manifest takes a second; return the batches and the reads."""
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
     reads = 0
+    consumer = consume(intercepted, uptime=lambda: float(reads))
 
     def read() -> None:
         nonlocal reads
@@ -149,28 +145,26 @@ def follow_on_a_clock_of_reads(
         if reads in produce_at:
             fill(store, [b"here"])
 
-    monkeypatch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: float(reads)))
-    watched.before("get", read, path=MANIFEST, times=1000)
+    intercepted.before("get", read, path=MANIFEST, times=1000)
     return len(list(consumer.follow(timeout))), reads
 
 
-def test_following_ends_when_nothing_came_for_its_timeout(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert follow_on_a_clock_of_reads(memory, monkeypatch, timeout=3.5, produce_at=set()) == (0, 4)
+def test_following_ends_when_nothing_came_for_its_timeout(memory: ObjectStore) -> None:
+    assert follow_on_a_clock_of_reads(memory, timeout=3.5, produce_at=set()) == (0, 4)
 
 
-def test_the_timeout_starts_again_with_each_batch(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert follow_on_a_clock_of_reads(memory, monkeypatch, timeout=3.5, produce_at={3, 6}) == (2, 10)
+def test_the_timeout_starts_again_with_each_batch(memory: ObjectStore) -> None:
+    assert follow_on_a_clock_of_reads(memory, timeout=3.5, produce_at={3, 6}) == (2, 10)
 
 
-def test_the_time_that_the_caller_takes_is_no_silence(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_that_the_caller_takes_does_not_count_for_the_timeout(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
     now = [0.0]
-    monkeypatch.setattr(consumer_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    watched = WatchedStore(memory)
-    following = consume(watched).follow(timeout=5.0)
+    intercepted = InterceptedStore(memory)
+    following = consume(intercepted, uptime=lambda: now[0]).follow(timeout=5.0)
     next(following)
     now[0] += 1000.0  # the caller works on the batch
-    watched.after("get", lambda: fill(memory, [b"b"]), path=MANIFEST)
+    intercepted.after("get", lambda: fill(memory, [b"b"]), path=MANIFEST)
     assert next(following).entries == [b"b"]
 
 
@@ -182,11 +176,11 @@ def in_a_thread(consumer: Consumer, found: list[ConsumedBatch]) -> threading.Thr
 
 def test_following_ends_when_another_thread_closes(store: ObjectStore) -> None:
     fill(store, [b"a"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     at_the_end = threading.Event()
     found: list[ConsumedBatch] = []
-    watched.after("get", at_the_end.set, path=MANIFEST, times=1000)
+    intercepted.after("get", at_the_end.set, path=MANIFEST, times=1000)
     follower = in_a_thread(consumer, found)
     assert at_the_end.wait(PATIENCE)
     consumer.close()
@@ -195,10 +189,10 @@ def test_following_ends_when_another_thread_closes(store: ObjectStore) -> None:
 
 
 def test_following_ends_when_another_thread_closes_while_it_reads(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     closer = threading.Thread(target=consumer.close)
-    watched.after("get", closer.start, path=MANIFEST)
+    intercepted.after("get", closer.start, path=MANIFEST)
     found: list[ConsumedBatch] = []
     follower = in_a_thread(consumer, found)
     follower.join(PATIENCE)
@@ -209,8 +203,8 @@ def test_following_ends_when_another_thread_closes_while_it_reads(memory: Object
 
 def test_following_ends_when_it_is_closed_between_two_reads_of_the_manifest(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
 
     def dequeue_and_close() -> None:
         # The entry is gone, and so the follower reads the manifest again: by then the consumer is closed.
@@ -218,9 +212,9 @@ def test_following_ends_when_it_is_closed_between_two_reads_of_the_manifest(memo
         memory.delete([written.location])
         consumer.close()
 
-    watched.before("get", dequeue_and_close, path=written.location)
+    intercepted.before("get", dequeue_and_close, path=written.location)
     assert list(consumer.follow()) == []
-    assert watched.is_done
+    assert intercepted.is_done
 
 
 def test_following_ends_after_a_batch_whose_reader_closed(memory: ObjectStore) -> None:
@@ -252,9 +246,9 @@ def test_iteration_over_a_consumer_that_is_closed_meanwhile_says_so(memory: Obje
 
 def test_following_raises_an_error_of_the_store_and_goes_on_when_asked_again(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
-    watched.fail("get", StorageError("the store is down"), path=written.location)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
+    intercepted.fail("get", StorageError("the store is down"), path=written.location)
     with pytest.raises(StorageError):
         next(consumer.follow())
     assert next(consumer.follow()).entries == [b"a"]

@@ -10,8 +10,8 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
-from tests.buffer.consumer.queues import NO_GC, fill, kept
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import NO_GC, fill, kept
 
 HOUR = 3_600.0
 MARK = "ingest/.collected"
@@ -59,14 +59,14 @@ def test_a_job_on_a_disk_that_was_first_written_by_a_clock_ten_years_ahead_colle
 
 def test_a_job_that_runs_more_often_than_the_interval_collects_once_in_it(fresh_name: str) -> None:
     job = Job(fresh_name)
-    watched = WatchedStore(job.store)
+    intercepted = InterceptedStore(job.store)
     for _ in range(60):
         fill(job.store, b"one", clock=lambda: job.now)
-        with Consumer(watched, clock=lambda: job.now) as consumer:
+        with Consumer(intercepted, clock=lambda: job.now) as consumer:
             for batch in consumer:
                 batch.ack()
         job.now += 60.0
-    listings = [path for operation, path in watched.calls if operation == "list_objects" and path == "ingest"]
+    listings = [path for operation, path in intercepted.calls if operation == "list_objects" and path == "ingest"]
     assert 10 <= len(listings) <= 12  # an hour, and an interval of five minutes
     assert len(job.data()) < 40
 
@@ -88,10 +88,10 @@ def test_the_time_for_it_is_a_number_of_seconds(wrong: object) -> None:
 
 def test_acks_are_written_before_it_begins(memory: ObjectStore) -> None:
     fill(memory, b"one")
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     left: list[list[int]] = []
-    watched.before("list_objects", lambda: left.append(kept(memory)), path="ingest")
-    with Consumer(watched) as consumer:
+    intercepted.before("list_objects", lambda: left.append(kept(memory)), path="ingest")
+    with Consumer(intercepted) as consumer:
         consumer.next_descriptors(1)
         consumer.ack(0)
     assert left == [[]]
@@ -102,38 +102,38 @@ def test_what_goes_wrong_in_it_is_logged_and_not_raised(
     memory: ObjectStore, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(memory, b"one")
-    watched = WatchedStore(memory)
+    intercepted = InterceptedStore(memory)
     path = {"get": MARK, "put_if_absent": MARK, "list_objects": "ingest"}[operation]
-    consumer = Consumer(watched)
-    watched.fail(operation, StorageError("the store is down"), path=path)
+    consumer = Consumer(intercepted)
+    intercepted.fail(operation, StorageError("the store is down"), path=path)
     with caplog.at_level(logging.WARNING, "penstock"):
         consumer.close()
-    assert watched.is_done
+    assert intercepted.is_done
     assert "the store is down" in caplog.text
 
 
 def test_what_goes_wrong_in_it_hides_no_exception_in_flight(memory: ObjectStore) -> None:
     fill(memory, b"one")
-    watched = WatchedStore(memory)
-    watched.fail("list_objects", StorageError("the store is down"))
-    with pytest.raises(ZeroDivisionError), Consumer(watched):
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("list_objects", StorageError("the store is down"))
+    with pytest.raises(ZeroDivisionError), Consumer(intercepted):
         raise ZeroDivisionError
-    assert watched.is_done
+    assert intercepted.is_done
 
 
 def test_after_an_interrupt_nobody_has_to_wait_for_it(memory: ObjectStore) -> None:
     fill(memory, b"one")
-    watched = WatchedStore(memory)
-    with pytest.raises(KeyboardInterrupt), Consumer(watched):
+    intercepted = InterceptedStore(memory)
+    with pytest.raises(KeyboardInterrupt), Consumer(intercepted):
         raise KeyboardInterrupt
-    assert watched.count("list_objects") == 0
+    assert intercepted.count("list_objects") == 0
 
 
 def test_an_interrupt_in_it_ends_it(memory: ObjectStore) -> None:
     fill(memory, b"one")
-    watched = WatchedStore(memory)
-    consumer = Consumer(watched)
-    watched.fail("list_objects", KeyboardInterrupt())
+    intercepted = InterceptedStore(memory)
+    consumer = Consumer(intercepted)
+    intercepted.fail("list_objects", KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         consumer.close()
     consumer.close()
@@ -141,8 +141,8 @@ def test_an_interrupt_in_it_ends_it(memory: ObjectStore) -> None:
 
 def test_a_consumer_that_was_fenced_leaves_it_to_the_one_after(memory: ObjectStore) -> None:
     fill(memory, b"one")
-    watched = WatchedStore(memory)
-    consumer = Consumer(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = Consumer(intercepted)
     Consumer(memory, NO_GC)
     consumer.close()
-    assert watched.count("list_objects") == 0
+    assert intercepted.count("list_objects") == 0

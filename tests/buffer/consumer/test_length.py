@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, ProducerConfig
-from penstock.buffer.manifest.v1.codec import OpenDataManifest
-from penstock.buffer.manifest.v2 import queue as native_queue
-from penstock.buffer.manifest.v2.head import Head, decode_head
-from penstock.errors import NotFound
-from penstock.storage import ObjectStore
+from penstock.errors import CorruptData
+from penstock.storage import Object, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.queues import MANIFEST, NO_GC, consume, fill, queue_up, read
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, NO_GC, consume, fill, queue_up, read, sequences
+from tests.support.minimal_stores import ThinStore
 
 # As of the last read or write
 
@@ -95,11 +94,11 @@ def test_the_length_does_not_know_of_acks_in_memory(memory: ObjectStore) -> None
 
 def test_looking_at_a_consumer_asks_nothing_of_the_store(memory: ObjectStore) -> None:
     queue_up(memory, 3)
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     assert (len(consumer), consumer.is_empty, consumer.conflict_rate, bool(consumer)) == (3, False, 0.0, True)
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 def test_a_consumer_shows_where_it_reads_and_no_more(store: ObjectStore) -> None:
@@ -115,19 +114,19 @@ def test_a_consumer_that_never_lost_has_no_conflicts(store: ObjectStore) -> None
 
 def test_the_conflict_rate_is_the_percentage_of_writes_that_lost(store: ObjectStore) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = consume(watched)  # one write
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)  # one write
     consumer.next_descriptors(3)
-    watched.before("put_if_match", lambda: queue_up(store, 1), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: queue_up(store, 1), path=MANIFEST)
     consumer.ack_through(0)  # two more, of which the first loses
     consumer.ack_through(1)  # and one more
     assert consumer.conflict_rate == 25.0
 
 
 def test_the_conflict_rate_counts_a_lost_claim(store: ObjectStore) -> None:
-    watched = WatchedStore(store)
-    watched.before("put_if_absent", lambda: queue_up(store, 1), path=MANIFEST)
-    assert consume(watched).conflict_rate == 50.0
+    intercepted = InterceptedStore(store)
+    intercepted.before("put_if_absent", lambda: queue_up(store, 1), path=MANIFEST)
+    assert consume(intercepted).conflict_rate == 50.0
 
 
 def test_a_reply_that_is_lost_is_no_conflict(memory: ObjectStore) -> None:
@@ -136,75 +135,59 @@ def test_a_reply_that_is_lost_is_no_conflict(memory: ObjectStore) -> None:
     assert consume(faulty).conflict_rate == 0.0
 
 
-# What has not changed is not parsed again
+# A manifest of the same version is not decoded again
 
 
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every head, or footer and entry of version 1, that is parsed from now on."""
-    found: list[str] = []
-    parse_footer, parse_entry = OpenDataManifest.__init__, OpenDataManifest._skip
+class CorruptsTheManifest(ThinStore):
+    """From `is_corrupt` on the manifest reads as corrupt bytes, under the version that it has."""
 
-    def noted_head(data: bytes) -> Head:
-        found.append("head")
-        return decode_head(data)
+    is_corrupt = False
 
-    def noted_footer(self: OpenDataManifest, data: bytes) -> None:
-        found.append("footer")
-        parse_footer(self, data)
-
-    def noted_entry(self: OpenDataManifest, at: int, number: int) -> int:
-        found.append("entry")
-        return parse_entry(self, at, number)
-
-    monkeypatch.setattr(native_queue, "decode_head", noted_head)
-    monkeypatch.setattr(OpenDataManifest, "__init__", noted_footer)
-    monkeypatch.setattr(OpenDataManifest, "_skip", noted_entry)
-    return found
+    def get(self, path: str) -> Object:
+        found = super().get(path)
+        return replace(found, data=b"corrupt") if self.is_corrupt and path == MANIFEST else found
 
 
-def test_polling_an_unchanged_queue_parses_nothing(store: ObjectStore, parsed: list[str]) -> None:
+def test_polling_an_unchanged_queue_decodes_nothing(store: ObjectStore) -> None:
     fill(store, [b"a"], [b"b"])
-    consumer = consume(store)
+    corrupting = CorruptsTheManifest(store)
+    consumer = consume(corrupting)
     while consumer.next_batch() is not None:
         pass
-    parsed.clear()
+    corrupting.is_corrupt = True
     for _ in range(5):
         assert consumer.next_batch() is None
         assert consumer.next_descriptors(1) == []
         consumer.flush()
-    assert parsed == []
 
 
-def test_a_queue_is_parsed_once_for_all_its_entries(store: ObjectStore, manifest: str, parsed: list[str]) -> None:
+def test_a_queue_is_decoded_once_for_all_its_entries(store: ObjectStore) -> None:
     queue_up(store, 4)
-    consumer = consume(store)
-    parsed.clear()
-    for _ in range(4):
-        consumer.next_descriptors(1)
-    assert parsed == ([] if manifest == "native" else ["entry"] * 4)  # the claim has left its own head
+    corrupting = CorruptsTheManifest(store)
+    consumer = consume(corrupting)
+    corrupting.is_corrupt = True
+    assert sequences(consumer.next_descriptors(1) + consumer.next_descriptors(3)) == [0, 1, 2, 3]
 
 
-def test_a_queue_that_has_changed_is_parsed_again(store: ObjectStore, manifest: str, parsed: list[str]) -> None:
+def test_a_queue_that_has_changed_is_decoded_again(store: ObjectStore) -> None:
     queue_up(store, 2)
-    consumer = consume(store)
+    corrupting = CorruptsTheManifest(store)
+    consumer = consume(corrupting)
     consumer.next_descriptors(2)
     queue_up(store, 1)
-    parsed.clear()
-    consumer.next_descriptors(1)
-    assert parsed == (["head"] if manifest == "native" else ["footer", *["entry"] * 3])
+    corrupting.is_corrupt = True
+    with pytest.raises(CorruptData):
+        consumer.next_descriptors(1)
 
 
-def test_an_object_that_is_gone_has_the_manifest_read_again_uncached(
-    store: ObjectStore, manifest: str, parsed: list[str]
-) -> None:
+def test_an_object_that_is_gone_has_the_manifest_decoded_again(store: ObjectStore) -> None:
     queue_up(store, 2)
-    consumer = consume(store)
+    corrupting = CorruptsTheManifest(store)
+    consumer = consume(corrupting)
     descriptor = consumer.next_descriptors(2)[0]
-    parsed.clear()
-    with pytest.raises(NotFound):
+    corrupting.is_corrupt = True
+    with pytest.raises(CorruptData):
         consumer.fetch_descriptor(descriptor)
-    assert parsed == (["head"] if manifest == "native" else ["footer", *["entry"] * 2])
 
 
 # Where

@@ -8,9 +8,9 @@ from penstock.buffer import Consumer, ConsumerConfig, FetchHandle, Producer, Pro
 from penstock.errors import NotFound, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore, open_store
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.by_hand import appended
-from tests.buffer.consumer.queues import MANIFEST, NO_GC, consume, fill, metric, queue_up, read, sequences
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.edited_manifests import appended
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, NO_GC, consume, fill, metric, queue_up, read, sequences
 
 NOW = 1_700_000_000.0
 ELSEWHERE = ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1)
@@ -133,12 +133,12 @@ def test_acks_through_behind_a_start_count_from_there(memory: ObjectStore) -> No
 
 def test_acks_count_once_though_their_write_failed(memory: ObjectStore) -> None:
     queue_up(memory, 101)
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     consumer.next_descriptors(101)
     for sequence in range(99):
         consumer.ack(sequence)
-    watched.fail("put_if_match", StorageError("the store refuses to write"))
+    intercepted.fail("put_if_match", StorageError("the store refuses to write"))
     with pytest.raises(StorageError):
         consumer.ack(99)
     consumer.flush()
@@ -222,10 +222,10 @@ def test_writes_of_the_manifest_count_for_the_consumer(store: ObjectStore) -> No
 
 def test_lost_writes_of_the_manifest_count_as_conflicts(store: ObjectStore) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(2)
-    watched.before("put_if_match", lambda: queue_up(store, 1), path=MANIFEST)
+    intercepted.before("put_if_match", lambda: queue_up(store, 1), path=MANIFEST)
     consumer.ack_through(1)
     assert metric("manifest_writes_total", store.url, role="consumer") == 3
     assert metric("manifest_conflicts_total", store.url, role="consumer") == 1

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import Fenced, NotFound, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.by_hand import dequeued, with_epoch, with_locations
-from tests.buffer.consumer.queues import MANIFEST, Cursors, consume, cursors, fill, kept, read, sequences
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.edited_manifests import dequeued, with_epoch, with_locations
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, Cursors, consume, cursors, fill, kept, read, sequences
 
 # Still referenced
 
@@ -71,21 +71,21 @@ def test_an_object_that_is_gone_is_told_to_whoever_fetches_its_descriptor(store:
 def test_the_manifest_is_read_again_when_an_object_is_gone(store: ObjectStore) -> None:
     (written,) = fill(store, [b"a"])
     store.delete([written.location])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     with pytest.raises(NotFound):
         consumer.next_batch()
-    assert watched.calls == [("get", MANIFEST), ("get", written.location), ("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST), ("get", written.location), ("get", MANIFEST)]
 
 
 def test_an_object_that_is_gone_is_not_told_while_the_manifest_cannot_be_read(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
     memory.delete([written.location])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     # What it would say is not known: gone for good, or acked.
-    watched.before("get", lambda: watched.fail("get", StorageError("the store is down")), path=written.location)
+    intercepted.before("get", lambda: intercepted.fail("get", StorageError("the store is down")), path=written.location)
     with pytest.raises(StorageError, match="the store is down"):
         consumer.next_batch()
     with pytest.raises(NotFound, match="sequence 0 "):
@@ -97,14 +97,14 @@ def test_an_object_that_is_gone_is_not_told_while_the_manifest_cannot_be_read(me
 
 def test_an_object_that_a_newer_consumer_had_collected_is_a_fence(store: ObjectStore) -> None:
     (written,) = fill(store, [b"a"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
 
     def take_over() -> None:
         read(consume(store)).ack()
         store.delete([written.location])
 
-    watched.before("get", take_over, path=written.location)
+    intercepted.before("get", take_over, path=written.location)
     with pytest.raises(Fenced):
         consumer.next_batch()
     assert cursors(consumer) == Cursors(None, None, None)
@@ -135,43 +135,43 @@ def test_an_object_that_is_gone_is_a_fence_before_it_is_a_loss(store: ObjectStor
 
 def test_an_object_that_is_not_referenced_any_more_is_passed_over(store: ObjectStore) -> None:
     first, _ = fill(store, [b"a"], [b"b"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
 
     def dequeue_and_collect() -> None:
         store.put(MANIFEST, dequeued(store.get(MANIFEST).data, 0))
         store.delete([first.location])
 
-    watched.before("get", dequeue_and_collect, path=first.location)
+    intercepted.before("get", dequeue_and_collect, path=first.location)
     assert read(consumer).entries == [b"b"]
     assert cursors(consumer) == Cursors(None, 1, 1)
 
 
 def test_there_is_no_batch_when_the_last_object_is_not_referenced_any_more(store: ObjectStore) -> None:
     (written,) = fill(store, [b"a"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
 
     def dequeue_and_collect() -> None:
         store.put(MANIFEST, dequeued(store.get(MANIFEST).data, 0))
         store.delete([written.location])
 
-    watched.before("get", dequeue_and_collect, path=written.location)
+    intercepted.before("get", dequeue_and_collect, path=written.location)
     assert consumer.next_batch() is None
     assert cursors(consumer) == Cursors(None, None, None)
 
 
 def test_a_sequence_that_refers_to_another_object_by_now_is_read_there(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
 
     def move() -> None:
         memory.put("ingest/elsewhere", memory.get(written.location).data)
         memory.put(MANIFEST, with_epoch(with_locations("ingest/elsewhere", like=memory.get(MANIFEST).data), 1))
         memory.delete([written.location])
 
-    watched.before("get", move, path=written.location)
+    intercepted.before("get", move, path=written.location)
     assert read(consumer).location == "ingest/elsewhere"
 
 

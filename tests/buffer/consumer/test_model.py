@@ -24,8 +24,8 @@ from penstock.buffer.manifest.queue import BufferQueue
 from penstock.errors import Fenced, InvalidInput, NotFound, OutOfOrderAck, PenstockError, StorageError
 from penstock.storage import open_store
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.model import ACKS_PER_WRITE, Model
-from tests.buffer.consumer.queues import MANIFEST, NO_GC, Cursors, cursors, never_below_the_floor, sequences
+from tests.buffer.consumer.reference_consumer import ACKS_PER_WRITE, Model
+from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, cursors, never_below_the_floor, sequences
 
 # Errors enough that most runs meet some, and few enough that most calls succeed.
 RATES = {

@@ -7,8 +7,8 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig, Metadata, ProducerConfig
 from penstock.errors import CorruptData, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, NO_GC, Cursors, consume, cursors, fill, kept, read
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, consume, cursors, fill, kept, read
 
 INTERRUPTIONS = [StorageError("the store is down"), OSError("a store of a user's"), KeyboardInterrupt()]
 BY_NAME = [type(error).__name__ for error in INTERRUPTIONS]
@@ -104,10 +104,10 @@ def test_a_new_consumer_starts_again_at_the_ack_frontier(store: ObjectStore) -> 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=BY_NAME)
 def test_after_a_fetch_that_failed_the_same_entry_comes_again(store: ObjectStore, error: BaseException) -> None:
     _, second = fill(store, [b"a"], [b"b"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     read(consumer)
-    watched.fail("get", error, path=second.location)
+    intercepted.fail("get", error, path=second.location)
     with pytest.raises(type(error)):
         consumer.next_batch()
     assert read(consumer).entries == [b"b"]
@@ -116,10 +116,10 @@ def test_after_a_fetch_that_failed_the_same_entry_comes_again(store: ObjectStore
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=BY_NAME)
 def test_a_fetch_that_failed_moves_no_cursor(store: ObjectStore, error: BaseException) -> None:
     _, second = fill(store, [b"a"], [b"b"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     read(consumer)
-    watched.fail("get", error, path=second.location)
+    intercepted.fail("get", error, path=second.location)
     with pytest.raises(type(error)):
         consumer.next_batch()
     assert cursors(consumer) == Cursors(None, 0, 0)
@@ -130,10 +130,10 @@ def test_after_a_read_of_the_manifest_that_failed_the_same_entry_comes_again(
     memory: ObjectStore, error: BaseException
 ) -> None:
     fill(memory, [b"a"], [b"b"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     read(consumer)
-    watched.fail("get", error, path=MANIFEST)
+    intercepted.fail("get", error, path=MANIFEST)
     with pytest.raises(type(error)):
         consumer.next_batch()
     assert read(consumer).sequence == 1

@@ -10,7 +10,8 @@ from penstock.buffer import BatchDescriptor, Metadata
 from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import (
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import (
     MANIFEST,
     Cursors,
     consume,
@@ -21,7 +22,6 @@ from tests.buffer.consumer.queues import (
     read,
     sequences,
 )
-from tests.buffer.consumer.watched_store import WatchedStore
 
 
 def test_a_descriptor_says_where_its_data_is_and_what_was_attached(store: ObjectStore, manifest: str) -> None:
@@ -37,12 +37,12 @@ def test_descriptors_cost_one_read_of_each_segment_that_holds_them(store: Object
     for _ in range(2):
         queue_up(store, MOST_IN_TAIL)
     queue_up(store, 3)  # two segments, and a tail
-    watched = WatchedStore(store)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     for _ in range(2):
         consumer.next_descriptors(100)
-    (read_manifest, *read_once, _) = watched.calls
+    (read_manifest, *read_once, _) = intercepted.calls
     segments = [path for path in (found.path for found in store.list_objects()) if path.endswith(".seg")]
     assert read_manifest == ("get", MANIFEST)
     assert len(segments) == (2 if manifest == "native" else 0)
@@ -52,11 +52,11 @@ def test_descriptors_cost_one_read_of_each_segment_that_holds_them(store: Object
 
 def test_descriptors_cost_one_read_of_the_manifest_and_no_read_of_data(store: ObjectStore) -> None:
     fill(store, [b"a"], [b"b"], [b"c"])
-    watched = WatchedStore(store)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     consumer.next_descriptors(3)
-    assert watched.calls == [("get", MANIFEST)]
+    assert intercepted.calls == [("get", MANIFEST)]
 
 
 def test_descriptors_are_handed_out_though_their_data_is_gone(store: ObjectStore) -> None:
@@ -119,11 +119,11 @@ def test_handing_out_descriptors_dequeues_nothing(store: ObjectStore) -> None:
 
 def test_no_descriptors_are_asked_for_without_reading_anything(store: ObjectStore) -> None:
     queue_up(store, 2)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
-    watched.calls.clear()
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
+    intercepted.calls.clear()
     assert consumer.next_descriptors(0) == []
-    assert watched.calls == []
+    assert intercepted.calls == []
 
 
 def test_asking_for_no_descriptors_moves_no_cursor(memory: ObjectStore) -> None:
@@ -177,10 +177,10 @@ def test_descriptors_follow_on_the_batch_before_them(store: ObjectStore) -> None
 @pytest.mark.parametrize("error", [StorageError("the store is down"), KeyboardInterrupt()], ids=["error", "interrupt"])
 def test_after_a_read_that_failed_the_same_descriptors_come_again(store: ObjectStore, error: BaseException) -> None:
     queue_up(store, 3)
-    watched = WatchedStore(store)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(store)
+    consumer = consume(intercepted)
     consumer.next_descriptors(1)
-    watched.fail("get", error, path=MANIFEST)
+    intercepted.fail("get", error, path=MANIFEST)
     with pytest.raises(type(error)):
         consumer.next_descriptors(2)
     assert sequences(consumer.next_descriptors(2)) == [1, 2]

@@ -11,7 +11,7 @@ from penstock.buffer.groups import Groups, Writers
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, consume, epoch, kept, metric, queue_up, sequences
+from tests.support.filled_buffers import MANIFEST, consume, epoch, kept, metric, queue_up, sequences
 
 MANIFESTS = ["opendata"]
 UNUSED = (1 << 64) - 1

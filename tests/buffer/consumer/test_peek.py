@@ -13,9 +13,9 @@ from penstock.buffer import Manifest, Metadata, Producer, ProducerConfig, peek
 from penstock.buffer.manifest.v2.head import Group
 from penstock.errors import CorruptData, InvalidInput, NotFound, StorageError
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.by_hand import with_locations
-from tests.buffer.consumer.queues import MANIFEST, consume, epoch, fill, kept, queue_up, read, sequences
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.edited_manifests import with_locations
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, consume, epoch, fill, kept, queue_up, read, sequences
 
 
 def values(records: list[Record]) -> list[bytes]:
@@ -58,16 +58,16 @@ def test_peek_shows_ten_unless_told_otherwise(memory: ObjectStore) -> None:
 
 def test_peek_reads_no_more_batches_than_it_shows(store: ObjectStore) -> None:
     first, second, _ = fill(store, [b"a", b"b"], [b"c", b"d"], [b"e"])
-    watched = WatchedStore(store)
-    peek(watched, 4)
-    assert watched.calls == [("get", MANIFEST), ("get", first.location), ("get", second.location)]
+    intercepted = InterceptedStore(store)
+    peek(intercepted, 4)
+    assert intercepted.calls == [("get", MANIFEST), ("get", first.location), ("get", second.location)]
 
 
 def test_peek_at_nothing_shows_nothing(store: ObjectStore) -> None:
     fill(store, [b"a"])
-    watched = WatchedStore(store)
-    assert peek(watched, 0) == []
-    assert watched.calls == []
+    intercepted = InterceptedStore(store)
+    assert peek(intercepted, 0) == []
+    assert intercepted.calls == []
 
 
 def test_peek_where_nothing_was_ever_produced_shows_nothing(store: ObjectStore) -> None:
@@ -109,9 +109,9 @@ def test_peek_fences_nobody_and_changes_nothing(store: ObjectStore) -> None:
 
 def test_peek_only_reads(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    watched = WatchedStore(memory)
-    peek(watched)
-    assert watched.count("get") == len(watched.calls) == 2
+    intercepted = InterceptedStore(memory)
+    peek(intercepted)
+    assert intercepted.count("get") == len(intercepted.calls) == 2
 
 
 def test_peek_looks_at_the_manifest_it_is_told_to(memory: ObjectStore) -> None:
@@ -154,14 +154,14 @@ def test_peek_does_not_miss_an_object_that_it_does_not_need(memory: ObjectStore)
 
 def test_peek_passes_over_what_was_acked_and_collected_meanwhile(store: ObjectStore) -> None:
     first, _ = fill(store, [b"a"], [b"b"])
-    watched = WatchedStore(store)
+    intercepted = InterceptedStore(store)
 
     def ack_and_collect() -> None:
         read(consume(store)).ack()
         store.delete([first.location])
 
-    watched.before("get", ack_and_collect, path=first.location)
-    assert values(peek(watched)) == [b"b"]
+    intercepted.before("get", ack_and_collect, path=first.location)
+    assert values(peek(intercepted)) == [b"b"]
 
 
 def test_peek_tells_of_a_batch_that_is_none(memory: ObjectStore) -> None:
@@ -180,10 +180,10 @@ def test_peek_tells_of_a_location_that_leaves_the_store(memory: ObjectStore) -> 
 def test_peek_tells_of_a_store_that_fails(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
     for path in (MANIFEST, written.location):
-        watched = WatchedStore(memory)
-        watched.fail("get", StorageError("the store is down"), path=path)
+        intercepted = InterceptedStore(memory)
+        intercepted.fail("get", StorageError("the store is down"), path=path)
         with pytest.raises(StorageError, match="the store is down"):
-            peek(watched)
+            peek(intercepted)
 
 
 def test_peek_looks_where_it_is_told_to(tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_reading_a_manifest_takes_no_epoch(store: ObjectStore) -> None:
 
 def test_reading_a_manifest_is_one_read_and_on_version_1_another_of_the_id(store: ObjectStore) -> None:
     queue_up(store, 1)
-    watched = WatchedStore(store)
-    found = Manifest.read(watched)
-    assert watched.calls == [("get", MANIFEST), *([("get", f"{MANIFEST}.id")] if found.version == 1 else [])]
+    intercepted = InterceptedStore(store)
+    found = Manifest.read(intercepted)
+    assert intercepted.calls == [("get", MANIFEST), *([("get", f"{MANIFEST}.id")] if found.version == 1 else [])]
 
 
 def test_a_manifest_keeps_its_next_sequence_when_it_is_empty(store: ObjectStore, manifest: str) -> None:
@@ -264,7 +264,7 @@ def test_a_manifest_that_was_read_is_what_its_bytes_say(memory: ObjectStore) -> 
 
 
 def test_a_store_that_fails_is_no_empty_queue(memory: ObjectStore) -> None:
-    watched = WatchedStore(memory)
-    watched.fail("get", StorageError("the store is down"))
+    intercepted = InterceptedStore(memory)
+    intercepted.fail("get", StorageError("the store is down"))
     with pytest.raises(StorageError, match="the store is down"):
-        Manifest.read(watched)
+        Manifest.read(intercepted)

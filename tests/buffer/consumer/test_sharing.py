@@ -10,8 +10,8 @@ import pytest
 
 from penstock.buffer import ConsumedBatch, Consumer
 from penstock.storage import ObjectStore
-from tests.buffer.consumer.queues import MANIFEST, PATIENCE, consume, fill, kept, queue_up, sequences
-from tests.buffer.consumer.watched_store import WatchedStore
+from tests.buffer.consumer.intercepted_store import InterceptedStore
+from tests.support.filled_buffers import MANIFEST, PATIENCE, consume, fill, kept, queue_up, sequences
 
 THREADS = 6
 
@@ -63,8 +63,8 @@ def test_who_reads_while_another_is_about_to_be_handed_an_entry_gets_the_next_on
     memory: ObjectStore, first: str, second: str
 ) -> None:
     fill(memory, [b"a"], [b"b"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     found: list[int] = []
     other = threading.Thread(target=lambda: found.extend(READERS[second](consumer)))
 
@@ -73,7 +73,7 @@ def test_who_reads_while_another_is_about_to_be_handed_an_entry_gets_the_next_on
         other.start()
         other.join(0.1)
 
-    watched.after("get", let_the_other_try, path=MANIFEST)
+    intercepted.after("get", let_the_other_try, path=MANIFEST)
     assert READERS[first](consumer) == [0]
     other.join(PATIENCE)
     assert found == [1]
@@ -101,8 +101,8 @@ def test_threads_that_take_turns_to_ack_lose_none(memory: ObjectStore) -> None:
 
 def test_an_ack_does_not_wait_for_a_fetch_that_is_under_way(memory: ObjectStore) -> None:
     first, second = fill(memory, [b"a"], [b"b"])
-    watched = WatchedStore(memory)
-    consumer = consume(watched)
+    intercepted = InterceptedStore(memory)
+    consumer = consume(intercepted)
     batch = consumer.next_batch()
     assert batch is not None
     under_way, acked = threading.Event(), threading.Event()
@@ -111,7 +111,7 @@ def test_an_ack_does_not_wait_for_a_fetch_that_is_under_way(memory: ObjectStore)
         under_way.set()
         assert acked.wait(PATIENCE)
 
-    watched.before("get", hold, path=second.location)
+    intercepted.before("get", hold, path=second.location)
     with ThreadPoolExecutor(1) as threads:
         fetching = threads.submit(consumer.next_batch)
         assert under_way.wait(PATIENCE)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tests.buffer.format.trailers import BATCH, ended
+from tests.support.manifest_trailers import BATCH, ended
 
 Packed = Literal["lz4", "zstd"] | None
 

@@ -19,8 +19,8 @@ from penstock.buffer.format import framing
 from penstock.buffer.format.batch import record_count
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import Entry, records_from_arrow
-from tests.buffer.format.by_hand import by_hand
-from tests.buffer.format.trailers import BATCH, HEAD, SEGMENT, ended
+from tests.buffer.format.hexadecimal import by_hand
+from tests.support.manifest_trailers import BATCH, HEAD, SEGMENT, ended
 
 MANY = 1_000  # records; from 301 on a block is read through Parquet
 RECORDS = st.builds(

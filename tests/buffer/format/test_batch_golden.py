@@ -10,8 +10,8 @@ from penstock.buffer import BatchFormat, Compression, decode_batch, encode_batch
 from penstock.buffer.format.batch import encode
 from penstock.errors import InvalidInput
 from penstock.records import Entry, records_from_arrow, values_to_arrow
-from tests.buffer.format.by_hand import by_hand
-from tests.buffer.format.trailers import BATCH, body_of, ended
+from tests.buffer.format.hexadecimal import by_hand
+from tests.support.manifest_trailers import BATCH, body_of, ended
 
 FOOTERS = {"opendata": 7, "arrow": 19}  # bytes behind the block
 

@@ -21,8 +21,8 @@ from fuzz.targets import TARGETS, WrongValue, change_manifest, read_batch, read_
 from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.errors import CorruptData
-from tests.buffer.format import trailers
-from tests.buffer.format.trailers import ended
+from tests.support import manifest_trailers
+from tests.support.manifest_trailers import ended
 from tests.support.repository import ROOT
 
 PLANTED = "tests.buffer.format.planted_defects"
@@ -44,7 +44,7 @@ def test_some_thousand_inputs_are_values_or_corrupt_data() -> None:
 
 @given(st.binary(max_size=200), st.just(b"") | BATCH_FOOTERS)
 def test_any_bytes_are_a_batch_or_corrupt_data(block: bytes, footer: bytes) -> None:
-    for data in (block + footer, block + footer + b"\x01\x00", ended(block + footer, trailers.BATCH)):
+    for data in (block + footer, block + footer + b"\x01\x00", ended(block + footer, manifest_trailers.BATCH)):
         with suppress(CorruptData):
             read_batch(data)
 

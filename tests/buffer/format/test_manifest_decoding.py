@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.errors import CorruptData
-from tests.buffer.format.by_hand import by_hand
+from tests.buffer.format.hexadecimal import by_hand
 
 Entry = tuple[str, tuple[Metadata, ...]]
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
 from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
 from penstock.errors import InvalidInput
-from tests.buffer.format.by_hand import by_hand
+from tests.buffer.format.hexadecimal import by_hand
 
 EMPTY = by_hand("""
     00 00 00 00                # entry count: 0

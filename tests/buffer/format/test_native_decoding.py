@@ -18,7 +18,7 @@ from penstock.buffer.manifest.v2.head import version_of
 from penstock.errors import CorruptData, PenstockError
 from penstock.storage import MemoryStore
 from tests.buffer.format.test_native_golden import EMPTY, ENTRIES, FULL, ID, NAME
-from tests.buffer.format.trailers import BATCH, HEAD, SEGMENT, body_of, ended
+from tests.support.manifest_trailers import BATCH, HEAD, SEGMENT, body_of, ended
 
 MANIFEST = "ingest/manifest"
 BODY = body_of(FULL)

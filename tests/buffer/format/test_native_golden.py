@@ -20,9 +20,9 @@ from penstock.buffer.manifest.v2.head import (
 )
 from penstock.buffer.manifest.v2.segments import Segments
 from penstock.storage import MemoryStore
-from tests.buffer.format.trailers import HEAD as HEAD_MAGIC
-from tests.buffer.format.trailers import SEGMENT as SEGMENT_MAGIC
-from tests.buffer.format.trailers import body_of, ended
+from tests.support.manifest_trailers import HEAD as HEAD_MAGIC
+from tests.support.manifest_trailers import SEGMENT as SEGMENT_MAGIC
+from tests.support.manifest_trailers import body_of, ended
 
 NAME = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg"
 UPPER = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAW.seg"

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.buffer import decode_batch, encode_batch
 from penstock.errors import CorruptData
-from tests.buffer.format.by_hand import by_hand
-from tests.buffer.format.trailers import BATCH, ended
+from tests.buffer.format.hexadecimal import by_hand
+from tests.support.manifest_trailers import BATCH, ended
 
 MAGIC = "28 b5 2f fd"
 CONTENT = "02 00 00 00 68 69"  # the block of one record, "hi": six bytes

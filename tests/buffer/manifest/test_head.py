@@ -35,8 +35,8 @@ from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import values_to_arrow
 from penstock.storage import MemoryStore
-from tests.buffer.format.trailers import HEAD, body_of, ended
 from tests.buffer.manifest.samples import ITEMS, LETTERS, U64, entry
+from tests.support.manifest_trailers import HEAD, body_of, ended
 
 MANIFESTS = ["native"]
 NAME = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg"

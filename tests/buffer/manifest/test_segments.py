@@ -20,8 +20,8 @@ from penstock.buffer.manifest.v2.segments import Segments, segment_time
 from penstock.errors import CorruptData, NotFound
 from penstock.storage import MemoryStore
 from penstock.storage.object_store import Data
-from tests.buffer.format.trailers import HEAD, SEGMENT, body_of, ended
 from tests.buffer.manifest.samples import FOLDER, ITEMS, LETTERS, MANIFEST, U64, Counted, entry
+from tests.support.manifest_trailers import HEAD, SEGMENT, body_of, ended
 
 MANIFESTS = ["native"]
 NAME = "00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg"

@@ -22,8 +22,8 @@ from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectStore, Reserve
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.blocks import NAME, Time, appender, queued, write
 from tests.buffer.manifest.samples import FOLDER, MANIFEST, Counted, head_of, locations, new, put
+from tests.support.appended_blocks import NAME, Time, appender, queued, write
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import Parent, Start, let_go
 

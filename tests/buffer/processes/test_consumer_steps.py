@@ -1,4 +1,4 @@
-"""A consumer that dies at any step: what was acked for good never comes again, and everything else does."""
+"""A consumer that dies at any step: what was acked durably is never delivered again, everything else is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from penstock.buffer import Consumer, Manifest, Producer, ProducerConfig
 from penstock.errors import InvalidInput
-from tests.buffer.processes.stopping import (
+from tests.buffer.processes.stop_points import (
     ACKED,
     MANIFEST_NOT_WRITTEN,
     MANIFEST_WRITTEN,
@@ -25,9 +25,9 @@ ALL = [0, 1, 2]
 
 @dataclass(frozen=True)
 class Death:
-    """Where a consumer dies, which may start after an ack and acks the next one durably or not; and what is left.
+    """Where a consumer dies, which may start after an ack and acks the next batch durably or not.
 
-    `epoch` is the manifest's then, `kept` the sequences that it still has.
+    After its death the manifest has this `epoch`, and still has the sequences `kept`.
     """
 
     stop: Stop
@@ -48,7 +48,7 @@ DEATHS = [
     Death(replace(MANIFEST_NOT_WRITTEN, occurrence=2), 1, ALL),
     Death(replace(MANIFEST_WRITTEN, occurrence=2), 1, [1, 2]),
     Death(ACKED, 1, [1, 2]),
-    # It starts after an ack that its caller remembers: that is dequeued together with taking the epoch.
+    # It starts after an ack that its caller remembers: the claim of the epoch dequeues that too.
     Death(MANIFEST_NOT_WRITTEN, 0, ALL, last_acked=0),
     Death(MANIFEST_WRITTEN, 1, [1, 2], last_acked=0),
     Death(FETCHED, 1, [1, 2], last_acked=0),
@@ -57,11 +57,11 @@ DEATHS = [
 ]
 
 
-ACK_WRITTEN_UNHEARD = DEATHS[-1]
+ACK_WRITTEN_NOT_RETURNED = DEATHS[-1]
 
 
 def produce(root: Path, count: int) -> None:
-    """Put so many batches of one entry into the buffer."""
+    """Produce `count` batches of one entry."""
     with Producer(root, ProducerConfig(flush_size_bytes=1)) as producer:
         for sequence in range(count):
             producer.produce(b"%d" % sequence)
@@ -83,23 +83,18 @@ def drain(root: Path, last_acked: int | None) -> list[tuple[int, list[bytes]]]:
         return [(batch.sequence, batch.entries) for batch in consumer]
 
 
-def test_the_manifest_is_as_the_design_note_says(death: Death, tmp_path: Path) -> None:
-    left = Manifest.read(tmp_path)
+def test_the_next_consumer_claims_the_next_epoch_and_reads_everything_that_was_not_acked_durably(
+    death: Death, tmp_path: Path
+) -> None:
+    manifest = Manifest.read(tmp_path)
+    assert (manifest.epoch, [entry.sequence for entry in manifest.entries]) == (death.epoch, death.kept)
 
-    assert (left.epoch, [entry.sequence for entry in left.entries]) == (death.epoch, death.kept)
-
-
-def test_the_next_consumer_gets_everything_that_was_not_acked_for_good(death: Death, tmp_path: Path) -> None:
     assert drain(tmp_path, None) == [(sequence, [b"%d" % sequence]) for sequence in death.kept]
+    assert Manifest.read(tmp_path).epoch == death.epoch + 1
 
 
-def test_the_next_consumer_has_an_epoch_of_its_own(death: Death, tmp_path: Path) -> None:
-    with Consumer(tmp_path):
-        assert Manifest.read(tmp_path).epoch == death.epoch + 1
-
-
-def test_the_next_consumer_gets_nothing_that_its_caller_knows_to_be_acked(death: Death, tmp_path: Path) -> None:
-    # Whoever stopped after its ack had returned could say so: the caller remembers it, durable or not.
+def test_the_next_consumer_reads_nothing_that_its_caller_knows_to_be_acked(death: Death, tmp_path: Path) -> None:
+    # Where the ack had returned, the caller remembers it, durable or not.
     first = 0 if death.last_acked is None else death.last_acked + 1
     knows = first if death.stop == ACKED else max(death.kept[0] - 1, first - 1)
     remembered = knows if knows >= 0 else None
@@ -107,13 +102,13 @@ def test_the_next_consumer_gets_nothing_that_its_caller_knows_to_be_acked(death:
     assert drain(tmp_path, remembered) == [(sequence, [b"%d" % sequence]) for sequence in range(knows + 1, 3)]
 
 
-@pytest.mark.parametrize("death", [ACK_WRITTEN_UNHEARD], indirect=True, ids=str)
-def test_a_caller_that_has_not_heard_of_an_ack_that_was_written_is_told_so(death: Death, tmp_path: Path) -> None:
+@pytest.mark.parametrize("death", [ACK_WRITTEN_NOT_RETURNED], indirect=True, ids=str)
+def test_a_caller_that_does_not_know_of_an_ack_that_was_written_is_refused(death: Death, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"last_acked_sequence 0 .* is 2;"):
         Consumer(tmp_path, last_acked_sequence=0)
 
 
-@pytest.mark.parametrize(("acks", "first_kept"), [(99, 0), (100, 100), (101, 100), (199, 100), (200, 200)])
+@pytest.mark.parametrize(("acks", "first_kept"), [(99, 0), (100, 100), (199, 100), (200, 200)])
 def test_acks_in_memory_are_written_with_every_hundredth(
     acks: int, first_kept: int, tmp_path: Path, start: Start
 ) -> None:

@@ -1,4 +1,4 @@
-"""A producer that is stopped, and goes on when its deadline has passed, does not enqueue any more."""
+"""A producer that is paused and resumed after its deadline does not enqueue any more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Manifest, Producer
-from tests.buffer.processes.stopping import (
+from tests.buffer.processes.stop_points import (
     DEADLINE,
     MANIFEST_NOT_WRITTEN,
     MANIFEST_READ,
@@ -23,7 +23,7 @@ from tests.support.processes import Start
 
 @dataclass
 class Buffer:
-    """A buffer with an entry in it, and a producer that is stopped for some seconds on its way to enqueue another."""
+    """A buffer with one entry, and a producer that is paused on its way to enqueue another."""
 
     root: Path
     start: Start
@@ -36,7 +36,7 @@ class Buffer:
             producer.produce(entry)
 
     def pause(self, stop: Stop, seconds: float, *, others_go_on: bool = False) -> str:
-        """Stop the process at a point for so long, by its clock, and return what its handle said after that."""
+        """Pause the process at a point for some seconds of its clock, and return the outcome of its handle."""
         clock = self.root / "clock"
         clock.write_text("1000.0")
         child = self.start(produce_and_pause, str(self.root / "store"), str(clock), stop)
@@ -51,7 +51,7 @@ class Buffer:
         return str(child.answer())
 
     def length(self) -> int:
-        """How many entries the queue has."""
+        """How many entries are queued."""
         return len(Manifest.read(self.root / "store").entries)
 
 
@@ -64,15 +64,11 @@ PAUSES = [OBJECT_WRITTEN, MANIFEST_READ]
 
 
 @pytest.mark.parametrize("stop", PAUSES, ids=str)
-def test_a_producer_that_is_paused_beyond_its_deadline_does_not_enqueue(buffer: Buffer, stop: Stop) -> None:
-    buffer.pause(stop, DEADLINE)
-
-    assert buffer.length() == 1
-
-
-@pytest.mark.parametrize("stop", PAUSES, ids=str)
-def test_its_handle_says_that_the_deadline_has_passed(buffer: Buffer, stop: Stop) -> None:
+def test_a_producer_that_is_paused_beyond_its_deadline_does_not_enqueue_and_its_handle_fails(
+    buffer: Buffer, stop: Stop
+) -> None:
     assert "within enqueue_deadline = 10.0 s" in buffer.pause(stop, DEADLINE)
+    assert buffer.length() == 1
 
 
 @pytest.mark.parametrize("stop", PAUSES, ids=str)
@@ -80,7 +76,7 @@ def test_a_producer_that_is_paused_for_less_than_its_deadline_enqueues(buffer: B
     assert (buffer.pause(stop, DEADLINE - 0.5), buffer.length()) == ("enqueued as 1", 2)
 
 
-def test_a_producer_that_is_paused_right_before_its_write_loses_to_whoever_wrote_meanwhile(buffer: Buffer) -> None:
-    said = buffer.pause(MANIFEST_NOT_WRITTEN, DEADLINE, others_go_on=True)
+def test_a_producer_that_is_paused_right_before_its_write_loses_to_one_that_wrote_meanwhile(buffer: Buffer) -> None:
+    outcome = buffer.pause(MANIFEST_NOT_WRITTEN, DEADLINE, others_go_on=True)
 
-    assert ("within enqueue_deadline" in said, buffer.length()) == (True, 2)
+    assert ("within enqueue_deadline" in outcome, buffer.length()) == (True, 2)

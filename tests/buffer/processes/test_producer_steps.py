@@ -1,4 +1,4 @@
-"""A producer that dies at any step: what was enqueued is there once, and nobody who comes after it is in its way."""
+"""A producer that dies at any step: what was enqueued is there once, and the next producers are not affected."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.buffer import Consumer, Manifest, Producer
+from penstock.buffer import Manifest
 from penstock.buffer.locations import is_data_name
 from penstock.buffer.manifest.ownership import OWNER
 from penstock.storage import LocalStore
-from tests.buffer.processes.stopping import (
-    HANDLE_NOT_TOLD,
-    HANDLE_TOLD,
+from tests.buffer.processes.stop_points import (
+    HANDLE_COMPLETED,
     MANIFEST_CREATED,
     MANIFEST_NOT_WRITTEN,
     MANIFEST_READ,
@@ -21,11 +20,14 @@ from tests.buffer.processes.stopping import (
     OBJECT_WRITTEN,
     OWNER_CLAIMED,
     Stop,
+    drain,
+    kill_at,
     produce_and_stop,
+    produce_one,
 )
 from tests.support.processes import Start
 
-# In the order in which they come, with what is there then: the owner, a data object, a manifest that names it.
+# In their order, with what is there then: the owner, a data object, a manifest that names it.
 STEPS = {
     MANIFEST_READ: (False, False, False),
     MANIFEST_CREATED: (False, False, False),
@@ -33,45 +35,13 @@ STEPS = {
     OBJECT_WRITTEN: (True, True, False),
     MANIFEST_NOT_WRITTEN: (True, True, False),
     MANIFEST_WRITTEN: (True, True, True),
-    HANDLE_NOT_TOLD: (True, True, True),
-    HANDLE_TOLD: (True, True, True),
+    HANDLE_COMPLETED: (True, True, True),
 }
 
-
-def is_enqueued_at(stop: Stop) -> bool:
-    return STEPS[stop][2]
+NUMBERS = [1, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 3, 5, 6))]
 
 
-def kill_at(stop: Stop, root: Path, start: Start, entries: list[bytes], together: int = 1) -> None:
-    victim = start(produce_and_stop, str(root), entries, together, stop)
-    assert victim.hear() == stop
-    victim.kill()
-
-
-def produce_one(root: Path, entry: bytes) -> int:
-    with Producer(root) as producer:
-        return producer.produce(entry).result().sequence
-
-
-def drain(root: Path) -> list[tuple[int, list[bytes]]]:
-    with Consumer(root) as consumer:
-        found = []
-        for batch in consumer:
-            found.append((batch.sequence, batch.entries))
-            batch.ack()
-        return found
-
-
-@pytest.mark.parametrize("stop", STEPS, ids=str)
-def test_a_killed_producer_leaves_what_the_design_note_says(stop: Stop, tmp_path: Path, start: Start) -> None:
-    kill_at(stop, tmp_path, start, [b"victim"])
-
-    names = [meta.path.removeprefix("ingest/") for meta in LocalStore(tmp_path).list_objects()]
-    objects = [name for name in names if is_data_name(name)]
-    assert (OWNER in names, bool(objects), bool(Manifest.read(tmp_path).entries)) == STEPS[stop]
-
-
-# A buffer that is there already is not created any more, nor its prefix claimed.
+# A buffer that is there already is not created again, nor is its prefix claimed.
 CASES: list[tuple[Stop, list[bytes]]] = [
     *[(stop, []) for stop in STEPS],
     *[(stop, [b"before"]) for stop in STEPS if stop not in (OWNER_CLAIMED, MANIFEST_CREATED)],
@@ -82,12 +52,18 @@ CASES: list[tuple[Stop, list[bytes]]] = [
 def test_after_a_killed_producer_the_next_ones_entry_arrives_and_the_victims_once_or_not_at_all(
     stop: Stop, before: list[bytes], tmp_path: Path, start: Start
 ) -> None:
+    has_owner, has_object, is_enqueued = STEPS[stop]
     for entry in before:
         produce_one(tmp_path, entry)
     kill_at(stop, tmp_path, start, [b"victim"])
-    sequence = produce_one(tmp_path, b"next")
 
-    expected = [*before, *([b"victim"] if is_enqueued_at(stop) else []), b"next"]
+    names = [meta.path.removeprefix("ingest/") for meta in LocalStore(tmp_path).list_objects()]
+    assert (OWNER in names) == (has_owner or bool(before))
+    assert sum(map(is_data_name, names)) == len(before) + has_object
+    assert len(Manifest.read(tmp_path).entries) == len(before) + is_enqueued
+
+    sequence = produce_one(tmp_path, b"next")
+    expected = [*before, *([b"victim"] if is_enqueued else []), b"next"]
     assert sequence == len(expected) - 1
     assert drain(tmp_path) == [(place, [entry]) for place, entry in enumerate(expected)]
 
@@ -110,11 +86,11 @@ def test_a_producer_killed_at_any_step_of_the_disk_while_it_writes_the_manifest_
         produce_one(root, b"next")
         expected = [b"before", b"victim", b"next"] if outcomes[-1] else [b"before", b"next"]
         assert drain(root) == [(place, [entry]) for place, entry in enumerate(expected)], step
-    # It turns once, where the new manifest is moved into its place.
+    # The outcome changes once, where the new manifest is moved into place.
     assert outcomes == [number >= steps.index("moved") for number in range(len(steps))]
 
 
-@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_producer_killed_with_one_object_unfinished_and_all_others_written_enqueues_none_behind_it(
     number: int, tmp_path: Path, start: Start
 ) -> None:
@@ -124,22 +100,22 @@ def test_a_producer_killed_with_one_object_unfinished_and_all_others_written_enq
     assert {victim.hear(), victim.hear()} == {unfinished, last}
     victim.kill()
 
-    came = drain(tmp_path)
-    assert came == [(place, [entry]) for place, entry in enumerate(entries[: len(came)])]
-    assert len(came) < number + 3  # it was one of four that were written side by side
+    received = drain(tmp_path)
+    assert received == [(place, [entry]) for place, entry in enumerate(entries[: len(received)])]
+    assert len(received) < number + 3  # four objects are written at the same time
 
 
-@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_producer_killed_between_two_enqueues_leaves_the_first_ones_and_no_gap(
     number: int, tmp_path: Path, start: Start, manifest: str
 ) -> None:
     entries = [b"%d" % number for number in range(40)]
-    # On version 2 a producer keeps the head of its last write, and reads no more: it is before the next one then.
+    # On version 2 a producer keeps the head of its last write and does not read again: it stops before its write.
     # On version 1 it has read the manifest three times before: when it was opened, and twice to create the buffer.
     is_read = manifest == "opendata"
     between, before = (MANIFEST_READ, 3) if is_read else (MANIFEST_NOT_WRITTEN, 0)
     kill_at(replace(between, occurrence=before + number), tmp_path, start, entries, together=5)
 
-    came = drain(tmp_path)
-    assert came == [(place, [entry]) for place, entry in enumerate(entries[: len(came)])]
-    assert len(came) >= number - 1
+    received = drain(tmp_path)
+    assert received == [(place, [entry]) for place, entry in enumerate(entries[: len(received)])]
+    assert len(received) >= number - 1

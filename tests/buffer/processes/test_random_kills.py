@@ -1,7 +1,8 @@
-"""Producers and the consumer are killed at moments of nobody's choosing, and started again: nothing is lost."""
+"""Producers and the consumer are killed at random moments and started again: nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -10,120 +11,122 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Manifest
-from tests.buffer.processes.crowd import Crowd, Member, Silent
-from tests.buffer.processes.roles import Acked, Announced, Done, Finished, Got, Refused, consume, produce
-from tests.buffer.processes.sink import Sink
+from tests.buffer.processes.received_batches import ReceivedBatches
+from tests.buffer.processes.worker_tasks import Acked, Announced, Done, Finished, Got, Refused, consume, produce
+from tests.buffer.processes.workers import Killed, Worker, Workers
 from tests.support.processes import Start
 
 PRODUCERS = 10
 
 
 @dataclass
-class Life:
-    """What was heard of one producer process: one that was killed is followed by another, under a name of its own."""
+class ProducerProcess:
+    """The messages of one producer process. One that was killed is followed by another, with another name."""
 
     announced: int = 0
     done: int = 0
     is_killed: bool = False
 
 
-class Story:
-    """All the processes of a run; who of them lives, and what the dead have left to do."""
+class RandomKills:
+    """All processes of a run: which are alive, and what each killed producer still had to produce."""
 
     def __init__(self, root: Path, start: Start, produces: int, kills: int, seed: int) -> None:
         self._root = root
-        self._crowd = Crowd(start)
-        self._dice = random.Random(seed)
+        self._workers = Workers(start)
+        self._random = random.Random(seed)
         self._kills = kills
-        self._until_kill = self._dice.randint(2, 12)
-        self._seeds = iter(range(seed, seed + 1_000_000))
-        self._left = [produces // PRODUCERS] * PRODUCERS
-        self._producing: dict[Member, int] = {}
-        self._dying: set[Member] = set()  # killed, and not yet heard to be silent
-        self._is_told = False
-        self.sink = Sink()
-        self.lives: dict[str, Life] = {}
+        self._until_kill = self._random.randint(2, 12)
+        self._seeds = itertools.count(seed)
+        self._to_produce = [produces // PRODUCERS] * PRODUCERS
+        self._producing: dict[Worker, int] = {}
+        self._dying: set[Worker] = set()  # killed, and `Killed` not yet received
+        self._is_stopping = False
+        self.received = ReceivedBatches()
+        self.lives: dict[str, ProducerProcess] = {}
         self.killed: Counter[str] = Counter()
         self._consumer = self._start_consumer(None)
         for which in range(PRODUCERS):
             self._start_producer(which)
 
     def run(self) -> None:
-        """Hear everybody out, and kill and start again, until everything is produced and has arrived."""
+        """Receive messages, kill and start again, until everything is produced and consumed."""
         while True:
-            member, word = self._crowd.hear()
-            if isinstance(word, Finished) and member is self._consumer:
+            worker, message = self._workers.hear()
+            if isinstance(message, Finished) and worker is self._consumer:
                 return
-            if member in self._producing:
-                self._hear_producer(member, word)
-            elif member is self._consumer:
-                self._hear_consumer(word)
+            if worker in self._producing:
+                self._handle_producer(worker, message)
+            elif worker is self._consumer:
+                self._handle_consumer(message)
             self._until_kill -= 1
             if self._kills and self._until_kill <= 0:
-                self._kill_somebody()
-            self._stop_when_all_has_come()
+                self._kill_one()
+            self._stop_when_all_is_received()
 
     def _start_producer(self, which: int) -> None:
         name = f"p{which}.{sum(life.startswith(f'p{which}.') for life in self.lives)}"
-        self.lives[name] = Life()
-        args = (str(self._root), name, self._left[which], next(self._seeds))
-        self._producing[self._crowd.start(name, produce, *args)] = which
+        self.lives[name] = ProducerProcess()
+        args = (str(self._root), name, self._to_produce[which], next(self._seeds))
+        self._producing[self._workers.start(name, produce, *args)] = which
 
-    def _start_consumer(self, last_acked: int | None) -> Member:
-        self.sink.expect_after(last_acked)
-        return self._crowd.start("consumer", consume, str(self._root), last_acked, next(self._seeds))
+    def _start_consumer(self, last_acked: int | None) -> Worker:
+        self.received.expect_after(last_acked)
+        return self._workers.start("consumer", consume, str(self._root), last_acked, next(self._seeds))
 
-    def _hear_producer(self, member: Member, word: object) -> None:
-        life = self.lives[member.name]
-        match word:
+    def _handle_producer(self, worker: Worker, message: object) -> None:
+        life = self.lives[worker.name]
+        match message:
             case Announced():
-                life.announced = word.stop
+                life.announced = message.stop
             case Done():
-                self._left[self._producing[member]] -= word.stop - life.done
-                life.done = word.stop
+                self._to_produce[self._producing[worker]] -= message.stop - life.done
+                life.done = message.stop
             case Finished():
-                del self._producing[member]
-            case Silent():
+                del self._producing[worker]
+            case Killed():
                 life.is_killed = True
-                self._start_producer(self._producing.pop(member))
+                self._start_producer(self._producing.pop(worker))
 
-    def _hear_consumer(self, word: object) -> None:
-        match word:
+    def _handle_consumer(self, message: object) -> None:
+        match message:
             case Got():
-                self.sink.take(word)
+                self.received.add(message)
             case Acked():
-                self.sink.note(word)
+                self.received.add_ack(message)
             case Refused():
-                # Its last ack was written, and it died before it could say so. But the sink has all of that.
-                first = min((entry.sequence for entry in Manifest.read(self._root).entries), default=self.sink.last + 1)
-                assert self.sink.acked + 1 < first <= self.sink.last + 1
-                self._consumer = self._start_consumer(self.sink.last)
-            case Silent():
+                # Its last ack was written, and it died before it could send that. But all of it was received.
+                first = min(
+                    (entry.sequence for entry in Manifest.read(self._root).entries), default=self.received.last + 1
+                )
+                assert self.received.acked + 1 < first <= self.received.last + 1
+                self._consumer = self._start_consumer(self.received.last)
+            case Killed():
                 self._consumer = self._start_consumer(self._where_to_go_on())
 
     def _where_to_go_on(self) -> int | None:
-        """What a caller may remember: what it has, what it has heard of acks, or nothing at all."""
-        memory = self._dice.choice((self.sink.last, self.sink.acked, -1))
+        """What a caller may remember: what it received, the acks that it knows of, or nothing."""
+        memory = self._random.choice((self.received.last, self.received.acked, -1))
         return None if memory < 0 else memory
 
-    def _kill_somebody(self) -> None:
-        # Every third one is the consumer.
-        living = [member for member in self._producing if member not in self._dying]
-        victim = self._consumer if self._kills % 3 == 0 else self._dice.choice(living or [self._consumer])
-        if victim in self._dying or not living:
+    def _kill_one(self) -> None:
+        # Every third kill is of the consumer.
+        alive = [worker for worker in self._producing if worker not in self._dying]
+        victim = self._consumer if self._kills % 3 == 0 else self._random.choice(alive or [self._consumer])
+        if victim in self._dying or not alive:
             return
-        self._crowd.kill(victim)
+        self._workers.kill(victim)
         self._dying.add(victim)
         self.killed["consumer" if victim is self._consumer else "producer"] += 1
         self._kills -= 1
-        self._until_kill = self._dice.randint(2, 12)
+        self._until_kill = self._random.randint(2, 12)
 
-    def _stop_when_all_has_come(self) -> None:
-        if self._producing or self._is_told or self._consumer in self._dying:
+    def _stop_when_all_is_received(self) -> None:
+        if self._producing or self._is_stopping or self._consumer in self._dying:
             return
-        if self.sink.last + 1 == Manifest.read(self._root).next_sequence:
+        if self.received.last + 1 == Manifest.read(self._root).next_sequence:
             self._consumer.child.tell("stop")
-            self._is_told = True
+            self._is_stopping = True
 
 
 @pytest.mark.parametrize(
@@ -133,16 +136,16 @@ class Story:
 def test_processes_that_are_killed_and_started_again_lose_and_double_nothing(
     produces: int, kills: int, seed: int, tmp_path: Path, start: Start
 ) -> None:
-    story = Story(tmp_path, start, produces, kills, seed)
-    story.run()
+    processes = RandomKills(tmp_path, start, produces, kills, seed)
+    processes.run()
 
-    came = story.sink.by_producer()
-    # Each process's calls arrived from the first on, in order and once: all that were done, none that was not made.
-    for name, life in story.lives.items():
-        numbers = came.pop(name, [])
+    received = processes.received.by_producer()
+    # The calls of each process are received from the first on, in order and once: all that were done.
+    for name, life in processes.lives.items():
+        numbers = received.pop(name, [])
         assert numbers == list(range(len(numbers))), name
         assert life.done <= len(numbers) <= life.announced, name
         assert life.is_killed or life.done == life.announced, name
-    assert not came
-    assert sum(life.done for life in story.lives.values()) == produces
-    assert story.killed == {"consumer": kills // 3, "producer": kills - kills // 3}
+    assert not received
+    assert sum(life.done for life in processes.lives.values()) == produces
+    assert processes.killed == {"consumer": kills // 3, "producer": kills - kills // 3}

@@ -1,4 +1,4 @@
-"""Version 2 under many hands: nothing sealed is lost or doubled, whoever dies between a segment and the head."""
+"""Version 2 with many processes: nothing sealed is lost or doubled, wherever a producer dies while it seals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
 from penstock.buffer.manifest.v2.head import MOST_IN_TAIL, Head
 from penstock.storage import LocalStore
-from tests.buffer.processes.stopping import (
-    HANDLE_NOT_TOLD,
+from tests.buffer.processes.stop_points import (
+    HANDLE_COMPLETED,
     MANIFEST_NOT_WRITTEN,
     MANIFEST_WRITTEN,
     ONE_EACH,
@@ -31,7 +31,7 @@ SEGMENT_NOT_WRITTEN = Stop("before", "put", ".seg")
 
 
 def enqueue_one_by_one(parent: Parent, root: str, name: str, rounds: int) -> None:
-    """Produce entries, each an enqueue of its own, and tell their sequences after each round."""
+    """Produce entries, each an enqueue of its own, and send their sequences after each round."""
     with Producer(LocalStore(root, sync=False), ONE_EACH) as producer:
         parent.tell("ready")
         parent.wait()
@@ -41,7 +41,7 @@ def enqueue_one_by_one(parent: Parent, root: str, name: str, rounds: int) -> Non
 
 
 class HeadsOf:
-    """Looks at the head of a buffer again and again, from its own thread, and keeps the size of the largest."""
+    """Measures the head of a buffer again and again, in its own thread, and keeps the largest size."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / MANIFEST
@@ -76,15 +76,15 @@ def test_two_thousand_concurrent_enqueues_of_ten_processes_leave_no_gap_and_no_d
             sequences[name] += child.hear()
     heads.stop()
 
-    # No gap, no double: everybody was told places of its own, and together they are all that there are.
+    # No gap, no double: the sequences that the processes got are all that there are, each of them once.
     assert sorted(place for places in sequences.values() for place in places) == list(range(count))
     assert all(places == sorted(places) for places in sequences.values())
     manifest = Manifest.read(tmp_path)
     assert [entry.sequence for entry in manifest.entries] == list(range(count))
     assert len({entry.location for entry in manifest.entries}) == count
     with Consumer(LocalStore(tmp_path, sync=False), ConsumerConfig(gc=False)) as consumer:
-        came = {batch.sequence: batch.entries for batch in consumer}
-    assert came == {
+        received = {batch.sequence: batch.entries for batch in consumer}
+    assert received == {
         place: [f"{name}-{number}".encode()]
         for name, places in sequences.items()
         for number, place in enumerate(places)
@@ -107,7 +107,7 @@ def segments_in(root: Path) -> set[str]:
 
 @pytest.fixture
 def full(tmp_path: Path) -> Path:
-    """A buffer whose tail is full: whoever enqueues next seals it."""
+    """A buffer whose tail is full: the next enqueue seals it."""
     with Producer(LocalStore(tmp_path, sync=False), ProducerConfig(flush_size_bytes=1)) as producer:
         for number in range(MOST_IN_TAIL):
             producer.produce(b"%d" % number)
@@ -121,7 +121,7 @@ DEATHS = {
     SEGMENT_WRITTEN: (1, 0, False),
     MANIFEST_NOT_WRITTEN: (1, 0, False),
     MANIFEST_WRITTEN: (1, 1, True),
-    HANDLE_NOT_TOLD: (1, 1, True),
+    HANDLE_COMPLETED: (1, 1, True),
 }
 
 
@@ -140,9 +140,9 @@ def test_a_producer_killed_while_it_seals_leaves_an_orphan_at_most_and_nothing_i
         producer.produce(b"next")
     expected = [b"%d" % number for number in range(MOST_IN_TAIL)] + [b"victim"] * is_enqueued + [b"next"]
     with Consumer(full, ConsumerConfig(gc=False)) as consumer:
-        came = [(batch.sequence, batch.entries) for batch in consumer]
-    assert came == [(place, [entry]) for place, entry in enumerate(expected)]
-    # The next one has sealed under a name of its own: of what is there, at most the victim's is named by nobody.
+        received = [(batch.sequence, batch.entries) for batch in consumer]
+    assert received == [(place, [entry]) for place, entry in enumerate(expected)]
+    # The next producer has sealed under another name: at most the segment of the victim is not in the head.
     live = {reference.name for reference in head_of(full).segments}
     assert live <= segments_in(full)
     assert len(segments_in(full) - live) == (there - named)

@@ -9,8 +9,8 @@ import pytest
 from penstock import ObjectStore, Producer, ProducerConfig, Written
 from penstock.errors import Closed, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import entries
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import entries
 from tests.support.processes import PATIENCE
 
 AT_ONCE = ProducerConfig(flush_size_bytes=1)

@@ -10,8 +10,8 @@ from penstock import ObjectStore, Record, Written
 from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import BackpressureTimeout, StorageError
 from tests.buffer.producer.conftest import OpenProducer
+from tests.support.buffer_contents import entries
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import entries
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background, Gate
 

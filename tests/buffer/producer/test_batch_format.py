@@ -18,8 +18,8 @@ from penstock.errors import InvalidInput, StorageError
 from penstock.records import records_to_arrow
 from tests.buffer.producer.conftest import OpenProducer
 from tests.support import manifests
+from tests.support.buffer_contents import data_objects, entries
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import data_objects, entries
 from tests.support.processes import PATIENCE
 from tests.support.waiting import Gate
 

@@ -12,8 +12,8 @@ import pytest
 from penstock import ObjectStore, Producer, Record, WriteHandle, open_store
 from penstock.buffer import BatchFormat, Compression, Manifest, encode_batch
 from tests.buffer.producer.conftest import OpenProducer
+from tests.support.buffer_contents import batches, data_objects, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import batches, data_objects, queue
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE
 

@@ -9,9 +9,9 @@ import pytest
 from penstock import ObjectStore, Producer, ProducerConfig, Written
 from penstock.errors import Closed, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.refusing import Refusal
+from tests.buffer.producer.failing_hook import FailingHook
+from tests.support.buffer_contents import entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import entries, queue
 from tests.support.waiting import NEVER, Background
 
 
@@ -43,7 +43,7 @@ def test_a_second_close_does_nothing(memory: ObjectStore) -> None:
 
 def test_a_second_close_does_not_raise_what_the_first_has_raised(memory: ObjectStore) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
     producer = Producer(store)
     producer.produce(b"x")
     with pytest.raises(StorageError):
@@ -53,7 +53,7 @@ def test_a_second_close_does_not_raise_what_the_first_has_raised(memory: ObjectS
 
 def test_a_close_that_raises_has_stopped_all_the_same(memory: ObjectStore) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
     before = set(threading.enumerate())
     producer = Producer(store)
     producer.produce(b"x")
@@ -106,7 +106,7 @@ def test_with_flushes_and_closes(store: ObjectStore) -> None:
 
 def test_what_went_wrong_within_with_is_not_hidden_by_a_close_that_fails(memory: ObjectStore) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
 
     def work() -> None:
         with Producer(store, ProducerConfig(flush_interval=NEVER)) as producer:
@@ -119,7 +119,7 @@ def test_what_went_wrong_within_with_is_not_hidden_by_a_close_that_fails(memory:
 
 def test_an_interrupt_within_with_is_not_hidden_by_a_close_that_fails(memory: ObjectStore) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
 
     def work() -> None:
         with Producer(store, ProducerConfig(flush_interval=NEVER)) as producer:
@@ -143,7 +143,7 @@ def test_what_was_produced_before_an_error_within_with_is_flushed(memory: Object
 
 def test_with_raises_what_its_close_met(memory: ObjectStore) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
 
     def work() -> None:
         with Producer(store, ProducerConfig(flush_interval=NEVER)) as producer:

@@ -12,7 +12,7 @@ from penstock.buffer import decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import HEADERS_TYPE, records_from_arrow, records_to_arrow, values_to_arrow
 from tests.buffer.producer.conftest import OpenProducer
-from tests.support.looking import batches, data_objects, entries, queue
+from tests.support.buffer_contents import batches, data_objects, entries, queue
 from tests.support.processes import PATIENCE
 
 RECORDS = [

@@ -11,8 +11,8 @@ from penstock import ObjectStore, Producer
 from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.errors import OutcomeUnknown, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import data_objects, entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import data_objects, entries, queue
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Bell
 

@@ -9,8 +9,8 @@ import pytest
 from penstock import ObjectStore
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import MANIFEST, batches, data_objects, entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import MANIFEST, batches, data_objects, entries, queue
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Bell
 

@@ -8,9 +8,9 @@ from penstock import ObjectStore
 from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
-from tests.buffer.producer.refusing import Refusal
+from tests.buffer.producer.failing_hook import FailingHook
+from tests.support.buffer_contents import entries
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import entries
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background, Bell, Gate
 
@@ -73,7 +73,7 @@ def test_a_flush_raises_a_failure_of_which_handles_are_about_to_be_told(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, gate = HookedStore(memory), new_gate()
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
     hold_up(monkeypatch, gate, "fail")
     producer = open_producer(store, flush_size_bytes=1)
     producer.produce(b"x")
@@ -105,7 +105,7 @@ def test_a_flush_does_not_wait_for_what_is_produced_after_it(
 
 def test_a_flush_raises_what_went_wrong_with_a_batch(store: ObjectStore, open_producer: OpenProducer) -> None:
     hooked = HookedStore(store)
-    hooked.before("write data", Refusal())
+    hooked.before("write data", FailingHook())
     producer = open_producer(hooked)
     producer.produce(b"x")
     with pytest.raises(StorageError, match="refusal 1"):
@@ -117,7 +117,7 @@ def test_a_flush_raises_a_failure_from_long_before_that_nobody_heard(
 ) -> None:
     store, tried = HookedStore(memory), Bell()
     store.before("write data", tried, times=1)
-    store.before("write data", Refusal(), times=1)
+    store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=1)
     producer.produce(b"lost")
     tried.wait()
@@ -129,7 +129,7 @@ def test_a_flush_raises_a_failure_from_long_before_that_nobody_heard(
 
 def test_a_flush_raises_a_failure_once(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal(), times=1)
+    store.before("write data", FailingHook(), times=1)
     producer = open_producer(store)
     producer.produce(b"x")
     with pytest.raises(StorageError):
@@ -139,7 +139,7 @@ def test_a_flush_raises_a_failure_once(memory: ObjectStore, open_producer: OpenP
 
 def test_a_flush_does_not_raise_what_a_handle_has_told(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal(), times=1)
+    store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=1)
     with pytest.raises(StorageError, match="refusal 1"):
         producer.produce(b"x").result(PATIENCE)
@@ -156,7 +156,7 @@ def test_a_flush_does_not_raise_what_a_handle_has_told_however_soon_it_comes(
         gate()
 
     monkeypatch.setattr(Outcome, "fail", tell_and_wait)
-    store.before("write data", Refusal(), times=1)
+    store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=1)
     with pytest.raises(StorageError, match="refusal 1"):
         producer.produce(b"x").result(PATIENCE)
@@ -171,7 +171,7 @@ def test_a_flush_raises_what_one_of_two_handles_has_not_told(
     memory: ObjectStore, open_producer: OpenProducer, told: int
 ) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal(), times=1)
+    store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=2)
     handles = [producer.produce(b"1"), producer.produce(b"2")]
     for _ in range(2):  # the same one again is not the other one
@@ -184,7 +184,7 @@ def test_a_flush_raises_what_one_of_two_handles_has_not_told(
 
 def test_a_flush_does_not_raise_what_all_handles_have_told(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal(), times=1)
+    store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=2)
     for handle in [producer.produce(b"1"), producer.produce(b"2")]:
         with pytest.raises(StorageError):
@@ -195,7 +195,7 @@ def test_a_flush_does_not_raise_what_all_handles_have_told(memory: ObjectStore, 
 
 def test_a_flush_raises_what_one_of_two_batches_has_not_told(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal(), times=2)
+    store.before("write data", FailingHook(), times=2)
     producer = open_producer(store, flush_size_bytes=1)
     with pytest.raises(StorageError, match="refusal 1"):
         producer.produce(b"told").result(PATIENCE)
@@ -206,7 +206,7 @@ def test_a_flush_raises_what_one_of_two_batches_has_not_told(memory: ObjectStore
 
 def test_a_handle_still_tells_what_a_flush_has_raised(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
-    store.before("write data", Refusal())
+    store.before("write data", FailingHook())
     producer = open_producer(store)
     handle = producer.produce(b"x")
     with pytest.raises(StorageError):

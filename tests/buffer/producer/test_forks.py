@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.buffer.producer.forking import USES, produce_anew_after_a_fork, use_after_a_fork
+from tests.buffer.producer.forked_producers import USES, produce_anew_after_a_fork, use_after_a_fork
 from tests.support.processes import Start
 
 MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]

@@ -10,14 +10,13 @@ from types import FrameType
 
 import pytest
 
-import penstock.buffer
+import penstock.buffer.producer
 from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
+from tests.support.buffer_contents import payloads, queue
 from tests.support.interrupts import Interrupts
-from tests.support.looking import payloads, queue
 from tests.support.waiting import NEVER, Background
 
-FOLDER = os.path.dirname(penstock.buffer.__file__)
-FILES = {os.path.join(FOLDER, f"{name}.py") for name in ("producer", "pending_batch", "room", "sealed_batches")}
+FOLDER = os.path.dirname(penstock.buffer.producer.__file__)
 
 
 def interrupts_at(number: int) -> Interrupts:
@@ -30,7 +29,7 @@ def interrupts_at(number: int) -> Interrupts:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return event == "line" and not line.strip().startswith("with ")
 
-    return Interrupts(number, FILES.__contains__, is_place)
+    return Interrupts(number, lambda file: os.path.dirname(file) == FOLDER, is_place)
 
 
 WORK: dict[str, Callable[[Producer], object]] = {

@@ -12,7 +12,7 @@ import pytest
 from penstock import ObjectStore
 from penstock.errors import InvalidInput
 from tests.buffer.producer.conftest import OpenProducer
-from tests.support.looking import entries, queue
+from tests.support.buffer_contents import entries, queue
 
 
 @dataclass

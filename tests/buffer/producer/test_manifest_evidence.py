@@ -8,8 +8,8 @@ from penstock import ObjectStore, Producer
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import MANIFEST, entries
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import MANIFEST, entries
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Bell
 

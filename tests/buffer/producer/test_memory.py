@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.buffer.producer.hoarding import (
+from tests.buffer.producer.memory_growth import (
     INPUTS,
     ROOM,
     Report,

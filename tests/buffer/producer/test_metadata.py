@@ -9,7 +9,7 @@ import pytest
 from penstock import Metadata, ObjectStore, Record
 from penstock.errors import InvalidInput
 from tests.buffer.producer.conftest import OpenProducer
-from tests.support.looking import queue
+from tests.support.buffer_contents import queue
 
 NOON = 1_700_000_000.5
 

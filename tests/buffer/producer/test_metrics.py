@@ -11,8 +11,8 @@ from penstock import ObjectStore, Producer, open_store
 from penstock.buffer import encode_batch
 from penstock.errors import StorageError
 from tests.buffer.producer.conftest import OpenProducer
+from tests.support.buffer_contents import data_objects
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import data_objects
 from tests.support.processes import PATIENCE
 from tests.support.servers import BUCKET, S3Server
 

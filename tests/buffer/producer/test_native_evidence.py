@@ -14,8 +14,8 @@ from penstock.buffer.manifest.v2.head import MOST_UNNAMED, Head, Writer, encode_
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import MANIFEST, entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import MANIFEST, entries, queue
 from tests.support.processes import PATIENCE
 from tests.support.waiting import Bell
 

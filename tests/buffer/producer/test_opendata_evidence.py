@@ -7,8 +7,8 @@ from prometheus_client import REGISTRY
 from penstock import Consumer, ConsumerConfig, ObjectStore
 from penstock.errors import OutcomeUnknown
 from tests.buffer.producer.conftest import OpenProducer
+from tests.support.buffer_contents import queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import queue
 from tests.support.processes import PATIENCE
 
 MANIFESTS = ["opendata"]

@@ -10,8 +10,8 @@ import pytest
 
 from penstock import ObjectStore, WriteHandle
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import batches, entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import batches, entries, queue
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background, Bell
 

@@ -13,8 +13,8 @@ from penstock.buffer.manifest.ownership import Owner
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import data_objects, entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import data_objects, entries, queue
 from tests.support.processes import PATIENCE
 
 OWNER = "ingest/.owner"

@@ -10,7 +10,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, ObjectStore, Record, peek
 from penstock.errors import InvalidInput
 from tests.buffer.producer.conftest import OpenProducer
-from tests.support.looking import batches, data_objects, entries, queue
+from tests.support.buffer_contents import batches, data_objects, entries, queue
 
 FULL = Record(b"r", key=b"k", headers=[("h", b"1"), ("a", b""), ("h", b"2")], timestamp_ms=7)
 

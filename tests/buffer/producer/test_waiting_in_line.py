@@ -9,8 +9,8 @@ import pytest
 from penstock import ObjectStore
 from penstock.errors import BackpressureTimeout
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import entries
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import entries
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background, Bell, Gate
 

@@ -9,8 +9,8 @@ import pytest
 from penstock import ObjectStore, Producer, WriteHandle, Written
 from penstock.errors import BackpressureTimeout, PenstockError, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.support.buffer_contents import entries, payloads, queue
 from tests.support.hooked_store import HookedStore, Step
-from tests.support.looking import entries, payloads, queue
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Consumer, ObjectStore, open_store
 from penstock.engine import BufferReceiver
-from tests.buffer.consumer.queues import NO_GC
+from tests.support.filled_buffers import NO_GC
 from tests.support.waiting import Gate
 
 

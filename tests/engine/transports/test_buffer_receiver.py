@@ -16,10 +16,10 @@ from penstock.buffer import Manifest
 from penstock.engine import BatchEngine, BufferReceiver, DeadLetter, Drop, EngineConfig, Keep, MemoryGuard, WorkBatch
 from penstock.errors import Closed, CommitFailed, Fenced, InvalidInput, ReceiveFailed, StorageError
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.consumer.queues import NO_GC, fill, kept
 from tests.engine.doubles import Sink, through, values
 from tests.engine.sources import numbered, plant
 from tests.engine.transports.conftest import Open
+from tests.support.filled_buffers import NO_GC, fill, kept
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import A_WHILE, Background, Gate
 

@@ -16,8 +16,8 @@ from penstock.engine import BatchEngine, BufferSender, EngineConfig, MemoryTrans
 from penstock.errors import Closed, InvalidInput, SinkFailed, StorageError
 from penstock.records import records_from_arrow, records_to_arrow
 from tests.engine.doubles import through
+from tests.support.buffer_contents import batches, entries, queue
 from tests.support.hooked_store import HookedStore
-from tests.support.looking import batches, entries, queue
 from tests.support.waiting import NEVER, Background, Bell, Gate
 
 RECORDS = [Record(b"a", key=b"k"), Record(b"b", headers=[("h", b"1")]), Record(b"c", timestamp_ms=5)]

@@ -10,10 +10,10 @@ import pytest
 from penstock import ObjectStore, Record
 from penstock.engine import BatchEngine, BufferReceiver, EngineConfig, MemoryGuard, SelfRegulation, WorkBatch
 from penstock.records import values_to_arrow
-from tests.buffer.consumer.queues import fill
 from tests.engine.doubles import Clock, Heap, Sink, TimedShutdown, regulated, through, values
 from tests.engine.sources import numbered
 from tests.engine.transports.conftest import Open
+from tests.support.filled_buffers import fill
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Background, Gate
 

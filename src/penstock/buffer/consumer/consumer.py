@@ -58,6 +58,7 @@ class Consumer:
         *,
         allow_gap: bool = False,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
     ) -> None:
         check_config(config, ConsumerConfig)
         if last_acked_sequence is not None:
@@ -66,6 +67,7 @@ class Consumer:
         self._queue = BufferQueue.of(self._store, config, "consumer", group=config.group, clock=clock)
         self._config = config
         self._clock = clock
+        self._uptime = uptime
         self._home = current.number
         label = label_of(self._store, config.manifest_path)
         self._measures = Measures(label)
@@ -267,7 +269,7 @@ class Consumer:
                 yield batch
                 until, pause = self._until(timeout), _FIRST_POLL
                 continue
-            left = until - time.monotonic()
+            left = until - self._uptime()
             if left <= 0:
                 return
             self._closed.wait(min(pause, left))
@@ -392,7 +394,7 @@ class Consumer:
             self._dequeue(self._acked)
 
     def _until(self, timeout: float | None) -> float:
-        return float("inf") if timeout is None else time.monotonic() + timeout
+        return float("inf") if timeout is None else self._uptime() + timeout
 
     def _check_process(self) -> None:
         refuse_in_child(self._home, self, "make a Consumer here, which takes over the group")

@@ -16,8 +16,8 @@ from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.state import InTime, QueueView
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.place import all_in_time, never_again
 from tests.buffer.manifest.faults.recording import NOTHING, State, read_state
+from tests.support.dated_buffer import all_in_time, never_again
 
 PATH = "ingest/manifest"
 

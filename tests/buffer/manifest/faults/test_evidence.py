@@ -11,10 +11,10 @@ from penstock.buffer.manifest.state import Enqueued, Transaction
 from penstock.buffer.manifest.v2 import queue as native_queue
 from penstock.errors import InvalidInput, OutcomeUnknown
 from penstock.testing import Fault
-from tests.buffer.collector.place import all_in_time, never_again
 from tests.buffer.manifest.faults.recording import State
 from tests.buffer.manifest.faults.scene import Scene, Seen, entries
 from tests.buffer.manifest.faults.test_enqueue import enqueue
+from tests.support.dated_buffer import all_in_time, never_again
 
 MANIFESTS = ["native"]
 HAPPENED = [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT]

@@ -1,13 +1,13 @@
-"""Where a consumer's batches go, and what was heard of its acks. Whatever contradicts a promise fails the test."""
+"""The batches and acks of a consumer, as a test received them. What contradicts a promise fails the test."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.buffer.processes.roles import Acked, Got
+from tests.buffer.processes.worker_tasks import Acked, Got
 
 
-class Sink:
+class ReceivedBatches:
     """Keeps each batch under its sequence. A batch that was not acked may come again, as it was."""
 
     def __init__(self) -> None:
@@ -19,15 +19,15 @@ class Sink:
 
     @property
     def last(self) -> int:
-        """The last sequence that came; -1 before the first."""
+        """The last sequence received; -1 before the first."""
         return len(self._batches) - 1
 
     def expect_after(self, last: int | None) -> None:
-        """A new consumer starts: after what it was told is acked, or at least after what was acked durably."""
+        """A new consumer starts: after the ack that it was given, or at least after what was acked durably."""
         self._start = 1 + (self.durable if last is None else last)
 
-    def take(self, got: Got) -> None:
-        """Take a batch from the consumer."""
+    def add(self, got: Got) -> None:
+        """Keep a batch of the consumer."""
         assert got.sequence >= self._start, "what was acked came again"
         assert got.sequence <= self.last + 1, "a batch is missing before this one"
         if got.sequence <= self.last:
@@ -37,16 +37,16 @@ class Sink:
             self._batches.append(got.entries)
         self._start = got.sequence + 1  # one consumer never hands out a batch twice
 
-    def note(self, acked: Acked) -> None:
+    def add_ack(self, acked: Acked) -> None:
         """Note an ack that returned."""
         self.acked = max(self.acked, acked.sequence)
         self.durable = max(self.durable, acked.sequence if acked.is_durable else -1)
 
     def by_producer(self) -> dict[str, list[int]]:
-        """The numbers that came from each producer, in the order in which they came."""
-        came: dict[str, list[int]] = defaultdict(list)
+        """The numbers received from each producer, in the order in which they were received."""
+        numbers: dict[str, list[int]] = defaultdict(list)
         for batch in self._batches:
             for entry in batch:
                 name, number = entry.decode().rsplit("-", 1)
-                came[name].append(int(number))
-        return dict(came)
+                numbers[name].append(int(number))
+        return dict(numbers)

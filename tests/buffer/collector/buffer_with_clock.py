@@ -1,4 +1,4 @@
-"""A buffer of version 2 that grows old: everybody in it has a clock, and a test moves it on."""
+"""A buffer of version 2 whose producers, consumers and collectors have one clock, which a test moves on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.buffer import (
 )
 from penstock.buffer.manifest.v2.head import Head
 from penstock.storage import MemoryStore, ObjectStore
-from tests.buffer.collector.place import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
 from tests.buffer.manifest.auditor import Auditor
+from tests.support.dated_buffer import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
 
 DAY = 86_400.0
 MILLISECOND = 0.001
@@ -41,40 +41,40 @@ class Time:
 
 @dataclass
 class Buffer:
-    """A buffer, and everybody's clock."""
+    """A buffer, and the clock of everything that uses it."""
 
     store: ObjectStore
     time: Time = field(default_factory=Time)
 
     def produce(self, *entries: bytes, skew: float = 0.0) -> list[Written]:
-        """Produce entries, a batch each, by a clock that is wrong by so much."""
+        """Produce entries, a batch each, by a clock that is wrong by `skew` seconds."""
         with Producer(self.store, ONE_EACH, clock=lambda: self.time() + skew) as producer:
             return [producer.produce(entry).result() for entry in entries]
 
     def fill(self, count: int) -> None:
-        """Produce so many entries, each of them a second younger than the one before."""
+        """Produce `count` entries, each a second younger than the one before."""
         for number in range(count):
             self.produce(b"%d" % number)
             self.time.passes(1)
 
     def ack(self, count: int, group: str = "default") -> None:
-        """Consume so many entries, and ack them."""
+        """Consume `count` entries, and ack them."""
         with Consumer(self.store, ConsumerConfig(gc=False, group=group), clock=self.time) as consumer:
             for descriptor in consumer.next_descriptors(count):
                 consumer.ack(descriptor.sequence)
 
     def orphan(self, seconds: float = 0.0, number: int = 0) -> str:
-        """Write an object that nobody enqueues, named as of so many seconds from now."""
+        """Write an object that is never enqueued, named as of `seconds` from now."""
         path = f"{PREFIX}/{named_at(round((self.time() + seconds) * 1000), number)}.batch"
         self.store.put(path, b"data")
         return path
 
     def collect(self, store: ObjectStore | None = None, skew: float = 0.0) -> GcReport:
-        """Run a cycle, by a clock that is wrong by so much."""
+        """Run a cycle, by a clock that is wrong by `skew` seconds."""
         return GarbageCollector(store or self.store, clock=lambda: self.time() + skew).collect_once()
 
     def collect_all(self) -> None:
-        """Run the cycles that it takes to delete what can go now."""
+        """Run the cycles that it takes to delete what can be deleted now."""
         for _ in range(3):
             self.collect()
             self.time.passes(GRACE)

@@ -1,8 +1,8 @@
-"""Producers, consumers and collectors of one buffer, in any order, with pauses and crooked clocks: what must hold.
+"""A simulation of producers, consumers and collectors of one buffer, in any order, with pauses and wrong clocks.
 
-The code is the real one: `Producer`'s own writing and enqueuing, `Consumer`, `GarbageCollector`, the queue of
-either version, `MemoryStore`. Only threads and clocks are the model's; and the head of version 2 is full with a few
-entries, so that there are segments.
+The code is the real one: `Producer`'s writing and enqueuing, `Consumer`, `GarbageCollector`, the queue of either
+version, `MemoryStore`. Only threads and clocks are simulated; and the head of version 2 is full with a few entries,
+so that there are segments.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.errors import NotFound, PenstockError
 from penstock.storage import ObjectStore
 from penstock.testing import FaultyStore
-from tests.buffer.collector.baton import HOUR, Actor, Happened, Over, Schedule
-from tests.buffer.collector.stepped_store import SteppedStore, WatchedMemory
-from tests.buffer.collector.weather import DEADLINE, FAULTS, GRACE, NATIVE_STEPS, STEPS, Weather
+from tests.buffer.collector.conditions import DEADLINE, FAULTS, GRACE, NATIVE_STEPS, STEPS, Conditions
+from tests.buffer.collector.interleaved_store import ChangeTrackingMemory, InterleavedStore
+from tests.buffer.collector.interleaving import HOUR, Actor, Ended, Schedule, TracedStep
 from tests.buffer.manifest.world import small_bounds
 from tests.support import manifests
 
@@ -41,8 +41,8 @@ TEN_YEARS = 3_650 * 24 * HOUR
 _EPOCH = 1_700_000_000.0
 
 
-class SteppedProducer(Producer):
-    """A producer without threads: whoever has it does the work of all of them, in order."""
+class ThreadlessProducer(Producer):
+    """A producer without threads: its caller does the work of all of them, in order."""
 
     written_again = 0
 
@@ -66,10 +66,10 @@ class SteppedProducer(Producer):
 
 @dataclass(frozen=True)
 class Rules:
-    """Which code is on trial: by default the real one."""
+    """Which code is tested: by default the real one."""
 
     collector: MakeCollector = lambda store, config, clock: GarbageCollector(store, config, clock=clock)
-    producer: type[SteppedProducer] = SteppedProducer
+    producer: type[ThreadlessProducer] = ThreadlessProducer
     config: ConsumerConfig = field(
         default_factory=lambda: ConsumerConfig(gc=False, gc_grace_period=GRACE, enqueue_deadline=DEADLINE)
     )
@@ -77,35 +77,35 @@ class Rules:
 
 @dataclass(frozen=True)
 class Run:
-    """How one seed ended: what was lost, what was left lying about, and how it came to that."""
+    """How one seed ended: what was lost, what was not collected, and all steps."""
 
     seed: int
     lost: str | None
-    litter: list[str]
-    trace: list[Happened]
+    uncollected: list[str]
+    trace: list[TracedStep]
     paused: Counter[tuple[str, str]]
     counts: Counter[str]
 
-    def story(self) -> str:
-        """The whole run, for whoever has to find out."""
-        steps = "\n".join(f"{step.at:>10.3f}  {step.who:<12} {step.what} {step.whom}" for step in self.trace)
-        return f"seed {self.seed}: {self.lost or 'nothing lost'}; litter: {self.litter}\n{steps}"
+    def report(self) -> str:
+        """The whole run, for the message of a failed assertion."""
+        steps = "\n".join(f"{step.at:>10.3f}  {step.actor:<12} {step.what} {step.path}" for step in self.trace)
+        return f"seed {self.seed}: {self.lost or 'nothing lost'}; not collected: {self.uncollected}\n{steps}"
 
 
-class World:
-    """One buffer, and everybody who works on it, for one seed."""
+class Simulation:
+    """One buffer and all its actors, for one seed."""
 
-    def __init__(self, seed: int, weather: Weather, rules: Rules) -> None:
+    def __init__(self, seed: int, conditions: Conditions, rules: Rules) -> None:
         self._seed = seed
         self._random = random.Random(seed)
-        self._weather = weather
+        self._conditions = conditions
         self._rules = rules
-        self._schedule = Schedule(self._random, weather.pace(self._random))
-        self._store_time = weather.store_time(self._random)
-        self._memory = WatchedMemory("collector-model", clock=self._store_clock)
+        self._schedule = Schedule(self._random, conditions.pace(self._random))
+        self._store_time = conditions.store_time(self._random)
+        self._memory = ChangeTrackingMemory("collector-model", clock=self._store_clock)
         self._memory.delete([meta.path for meta in self._memory.list_objects()])
         self._faulty: FaultyStore | None = None
-        if weather.faults and self._random.random() < 0.4:
+        if conditions.faults and self._random.random() < 0.4:
             self._faulty = FaultyStore(self._memory, seed, rates=FAULTS, sleep=lambda _: None)
         self._enqueued: dict[bytes, tuple[int, str]] = {}
         self._delivered: set[bytes] = set()
@@ -115,10 +115,10 @@ class World:
         self.counts: Counter[str] = Counter()
 
     def run(self) -> Run:
-        """Let everybody work to the end of their wishes; then let it be quiet, and look at what is left."""
+        """Run all actors to their end; then collect once more, and see what is not collected."""
         is_old = self._random.random() < 0.3
         if is_old:
-            self._memory.put(f"ingest/{0:026}.batch", b"of somebody who knows no owners, and died")
+            self._memory.put(f"ingest/{0:026}.batch", b"of a producer without an owner, which died")
         self._schedule.now += 2 * GRACE
         if self._random.random() < 0.5:
             self._consumer(self._memory)
@@ -133,15 +133,15 @@ class World:
                 often_before = tuple(self._random.sample(steps, self._random.randint(1, 4)))
                 self._schedule.add(f"{role}-{number}", work, often_before)
         self._schedule.run()
-        litter = [] if self._lost else self._clear_up()
-        return Run(self._seed, self._lost, litter, self._schedule.trace, self._schedule.paused, self.counts)
+        uncollected = [] if self._lost else self._collect_the_rest()
+        return Run(self._seed, self._lost, uncollected, self._schedule.trace, self._schedule.paused, self.counts)
 
     # The actors.
 
     def _produce(self, actor: Actor) -> None:
         wall, up = self._clocks(actor)
         store = self._store_for(actor)
-        # What makes version 1 safe is the deadline; on version 2 a producer may take as long as it likes.
+        # On version 1 the deadline is what makes a producer safe; on version 2 it may take any time.
         deadline = self._random.choice((DEADLINE, 100 * HOUR)) if self._is_native else DEADLINE
         producer = self._rules.producer(store, ProducerConfig(enqueue_deadline=deadline), clock=wall, uptime=up)
         for number in range(self._random.randint(1, 3)):
@@ -151,9 +151,9 @@ class World:
                 payload = f"{actor.name} {number} {part}".encode()
                 handles[payload] = producer.produce(payload)
                 producer.seal()
-            actor.keeps_baton = not self._weather.interrupts_producers
+            actor.keeps_turn = not self._conditions.interrupts_producers
             producer.work_off()
-            actor.keeps_baton = False
+            actor.keeps_turn = False
             for payload, handle in handles.items():
                 try:
                     written = handle.result(0)
@@ -180,7 +180,7 @@ class World:
                         batch.ack()
                         self.counts["acked"] += 1
             except NotFound as error:
-                self._lose(f"{actor.name} cannot have its entry: {error}")
+                self._lose(f"{actor.name} cannot read its entry: {error}")
             except PenstockError:
                 self.counts["failed consumers"] += 1
 
@@ -200,7 +200,7 @@ class World:
     # What must hold.
 
     def _check(self) -> None:
-        """Look whether everything that was enqueued and not dequeued is there, with its object."""
+        """Check that everything that was enqueued and not dequeued is there, with its object."""
         if not self._memory.changed:
             return
         self._memory.changed = False
@@ -218,7 +218,7 @@ class World:
                 self._lose(f"{location} was enqueued as {sequence}, and there the manifest names {named.get(sequence)}")
 
     def _check_head(self, head: Head, there: set[str]) -> None:
-        """Look whether the segments are there, the floor has not fallen, and nothing that is named is below it."""
+        """Check that the segments are there, the floor has not fallen, and nothing that is named is below it."""
         named = {f"{MANIFEST}.d/{name}": segment_time(name) for name in self._segment_names(head)}
         gone = sorted(named.keys() - there)
         if gone:
@@ -241,44 +241,45 @@ class World:
             if reference.level and f"{MANIFEST}.d/{reference.name}" in self._paths():
                 waiting += [child for child in segments.read(reference).references if child.last >= reference.first]
 
-    def _clear_up(self) -> list[str]:
-        """All is quiet, time has passed, the manifest is written once more: now the collector takes all it should."""
+    def _collect_the_rest(self) -> list[str]:
+        """After all actors have ended, let time pass, write the manifest, and collect. Return what is left."""
         if self._faulty is not None:
             self._faulty.settle()
-        # A floor of a clock that leapt is set up to a day ahead of the store's time, and nothing goes before that.
-        self._schedule.now += 30 * HOUR if self._is_native and self._weather.leaping_clocks else 3 * GRACE
+        # A clock that leapt sets the floor up to a day ahead of the store's time, and nothing is deleted before that.
+        self._schedule.now += 30 * HOUR if self._is_native and self._conditions.leaping_clocks else 3 * GRACE
         consumer = self._consumer(self._memory)
         collector = self._rules.collector(self._memory, self._rules.config, self._last_clock)
         collector.collect_once()
-        # On version 2 what is queued holds back what is younger: there it can be told when the queue is drained.
+        # On version 2 queued entries hold back what is younger: there it counts only after the queue is drained.
         referenced = {entry.location for entry in self._manifest().entries}
-        litter = set() if self._is_native else set(self._data_objects()) - referenced
+        uncollected = set() if self._is_native else set(self._data_objects()) - referenced
         try:
             for batch in consumer:
                 self._delivered.update(batch.entries)
                 batch.ack()
         except NotFound as error:
-            self._lost = f"the last consumer cannot have its entry: {error}"
-            return sorted(litter)
+            self._lost = f"the last consumer cannot read its entry: {error}"
+            return sorted(uncollected)
         missing = sorted(set(self._enqueued) - self._delivered)
         if missing:
-            self._lost = f"{missing} were enqueued, and nobody ever got them"
+            self._lost = f"{missing} were enqueued, and no consumer received them"
         for _ in range(3 if self._is_native else 1):  # one sets the floor, one carries it out
-            # A minute more, for the collector goes by the store's dates, and the hosts of one may differ by that.
+            # A minute more: the collector compares dates of the store, whose hosts may differ by that.
             self._schedule.now += GRACE + 60.0 if self._is_native else 0.0
-            self._consumer(self._memory)  # a sign of the store's life
+            self._consumer(self._memory)  # writes the manifest, which shows the store's time
             collector.collect_once()
-        return sorted(litter | set(self._data_objects()) | {path for path in self._paths() if path.endswith(".seg")})
+        segments = {path for path in self._paths() if path.endswith(".seg")}
+        return sorted(uncollected | set(self._data_objects()) | segments)
 
     def _lose(self, how: str) -> None:
         self._lost = self._lost or how
         self._schedule.stop()
-        raise Over
+        raise Ended
 
     # Stores and clocks.
 
     def _store_for(self, actor: Actor) -> ObjectStore:
-        return SteppedStore(self._faulty or self._memory, actor.step, self._check)
+        return InterleavedStore(self._faulty or self._memory, actor.step, self._check)
 
     def _consumer(self, store: ObjectStore) -> Consumer:
         return Consumer(store, self._rules.config, clock=self._store_clock)
@@ -296,16 +297,16 @@ class World:
         return _EPOCH + self._store_time(self._schedule.now, self._random)
 
     def _last_clock(self) -> float:
-        """The clock of the last collector: version 2 goes by it, and has to wait for what crooked clocks have named.
+        """The clock of the last collector, far ahead: on version 2 it must pass what wrong clocks have named.
 
-        It is believed for a day beyond the store's time, as the clocks were that leapt.
+        A collector trusts it up to a day beyond the store's time, as it trusted the clocks that leapt.
         """
         return _EPOCH + self._schedule.now + 240 * HOUR
 
     def _clocks(self, actor: Actor) -> tuple[Clock, Clock]:
-        """A wall clock that may be hours off, and an uptime clock that is as exact as any. Reading one is a step."""
-        off = self._random.randint(-6, 6) * HOUR if self._weather.crooked_clocks else 0.0
-        leaps = self._random.choice((0.0, 0.2)) if self._weather.leaping_clocks else 0.0
+        """A wall clock that may be hours off, and an exact uptime clock. Reading one is a step."""
+        off = self._random.randint(-6, 6) * HOUR if self._conditions.wrong_clocks else 0.0
+        leaps = self._random.choice((0.0, 0.2)) if self._conditions.leaping_clocks else 0.0
         booted = self._random.randint(0, 100) * HOUR
 
         def wall() -> float:
@@ -317,21 +318,26 @@ class World:
 
         def up() -> float:
             actor.step("read the uptime")
-            return booted + self._schedule.now - (actor.suspended if self._weather.suspend_stops_uptime else 0.0)
+            return booted + self._schedule.now - (actor.suspended if self._conditions.suspend_stops_uptime else 0.0)
 
         return wall, up
 
 
-def runs(seeds: Iterable[int], weather: Weather = Weather(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen
+def runs(seeds: Iterable[int], conditions: Conditions = Conditions(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen
     """Run seed after seed."""
     with _as_steps(), small_bounds():
         for seed in seeds:
-            yield World(seed, weather, rules).run()
+            yield Simulation(seed, conditions, rules).run()
+
+
+def first_loss(conditions: Conditions, rules: Rules, seeds: range = range(600)) -> Run | None:
+    """The first of these seeds that loses data: by default as many seeds as any wrong rule needs."""
+    return next((run for run in runs(seeds, conditions, rules) if run.lost), None)
 
 
 @contextmanager
 def in_silence() -> Iterator[None]:
-    """What goes wrong on purpose, thousands of times, is not logged."""
+    """Do not log the thousands of failures that are injected."""
     log = logging.getLogger("penstock")
     before = log.level
     log.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,4 @@
-"""Processes that fork with a producer in their hands, and use it on the wrong side."""
+"""Processes that fork while they have a producer, and use it in the child."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from penstock import Producer, ProducerConfig, WriteHandle, Written
-from tests.support.looking import entries
+from penstock import Producer, ProducerConfig, WriteHandle, Written, open_store
+from tests.support.buffer_contents import entries
 from tests.support.processes import Parent, in_forked_child
 from tests.support.waiting import NEVER, Gate
 
@@ -16,7 +16,7 @@ async def _await(handle: WriteHandle) -> Written:
     return await handle
 
 
-def _leave_with(producer: Producer) -> None:
+def _leave_context(producer: Producer) -> None:
     with producer:
         pass
 
@@ -28,17 +28,17 @@ USES: dict[str, Callable[[Producer, WriteHandle], object]] = {
     "produce_json": lambda producer, _: producer.produce_json({}),
     "flush": lambda producer, _: producer.flush(),
     "close": lambda producer, _: producer.close(),
-    "with": lambda producer, _: _leave_with(producer),
+    "with": lambda producer, _: _leave_context(producer),
     "result": lambda _, handle: handle.result(),
     "result with a timeout": lambda _, handle: handle.result(1),
     "await": lambda _, handle: asyncio.run(_await(handle)),
 }
 
 
-def use_after_a_fork(parent: Parent, place: str, use: str, taken: str) -> tuple[str, list[bytes]]:
-    """Use a producer in a forked child; return what that raised there, and what is in the buffer at the end.
+def use_after_a_fork(parent: Parent, place: str, use: str, state: str) -> tuple[str, list[bytes]]:
+    """Use a producer in a forked child; return what that raised there, and the entries in the buffer at the end.
 
-    At the time of the fork a batch is open, or done, or the producer's lock is held.
+    `state` at the time of the fork: a batch is open, or done, or the producer's lock is held.
     """
     gate = Gate()
     is_held_up = False
@@ -50,9 +50,9 @@ def use_after_a_fork(parent: Parent, place: str, use: str, taken: str) -> tuple[
 
     producer = Producer(place, ProducerConfig(flush_interval=NEVER), clock=clock)
     handle = producer.produce(b"before")
-    if taken == "done":
+    if state == "done":
         producer.flush()
-    is_held_up = taken == "while locked"
+    is_held_up = state == "while locked"
     producing = threading.Thread(target=lambda: producer.produce(b"meanwhile"))
     if is_held_up:
         producing.start()
@@ -63,11 +63,11 @@ def use_after_a_fork(parent: Parent, place: str, use: str, taken: str) -> tuple[
         producing.join()
     producer.produce(b"after")
     producer.close()
-    return raised, entries(producer._store)
+    return raised, entries(open_store(place))
 
 
 def produce_anew_after_a_fork(parent: Parent, place: str) -> tuple[str, list[bytes]]:
-    """Make a producer in a forked child, as the error advises."""
+    """Open a new producer in a forked child, as the error advises."""
 
     def work() -> None:
         with Producer(place) as anew:
@@ -76,4 +76,4 @@ def produce_anew_after_a_fork(parent: Parent, place: str) -> tuple[str, list[byt
     with Producer(place, ProducerConfig(flush_interval=NEVER)) as producer:
         producer.produce(b"parent")
         raised = in_forked_child(work)
-    return raised, entries(producer._store)
+    return raised, entries(open_store(place))

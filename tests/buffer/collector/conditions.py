@@ -1,4 +1,4 @@
-"""What surrounds the actors of the model: pauses, clocks, faults. And the names of their steps."""
+"""The conditions of a simulation: pauses, clocks and faults; and the names of the steps that its actors take."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from penstock.testing import Fault
-from tests.buffer.collector.baton import HOUR, TICK, Pace
+from tests.buffer.collector.interleaving import HOUR, TICK, Pace
 
 DEADLINE = 300.0
 GRACE = 600.0
 
-HASTE = (0.0, TICK, 2 * TICK)
-LULLS = (0.0, 0.0, 0.0, TICK, 1.0, 5.0)
+SHORTEST_STEP_SECONDS = (0.0, TICK, 2 * TICK)
+STEP_SECONDS = (0.0, 0.0, 0.0, TICK, 1.0, 5.0)
 SHORT_PAUSES = (30.0, 60.0, 90.0, 150.0, 210.0)
 LONG_PAUSES = (DEADLINE - TICK, DEADLINE, GRACE - TICK, GRACE, GRACE + TICK, HOUR, 5 * HOUR, 24 * HOUR)
 FAULTS = {
@@ -53,7 +53,7 @@ STEPS = {
     ),
 }
 _WITH_ID = {role: tuple(step for step in steps if not step.endswith(".id")) for role, steps in STEPS.items()}
-NATIVE_STEPS = {  # on a manifest of version 2, which holds its id, there is more to pause at
+NATIVE_STEPS = {  # a manifest of version 2 holds its id, and has segments
     "producer": (*_WITH_ID["producer"], "put segment"),
     "consumer": (*STEPS["consumer"], "get segment", "read the wall clock"),
     "collector": (
@@ -68,23 +68,23 @@ NATIVE_STEPS = {  # on a manifest of version 2, which holds its id, there is mor
 StoreTime: TypeAlias = Callable[[float, random.Random], float]
 
 STORE_TIMES: dict[str, StoreTime] = {
-    "steady": lambda now, _: now,
+    "exact": lambda now, _: now,
     "whole seconds": lambda now, _: now // 1,
     "half as fast again": lambda now, _: 1.5 * now,
-    "twice as fast": lambda now, _: 2 * now,  # the most that a local store's clock does
+    "twice as fast": lambda now, _: 2 * now,  # the fastest that the clock of a local store may run
     "of several hosts": lambda now, seeded: now + seeded.choice((-30.0, 0.0, 30.0)),
 }
-SET_BACK = "set back again and again"  # no store that keeps its promises
+SET_BACK = "set back again and again"  # no store that keeps its contract does this
 BROKEN_TIMES: dict[str, StoreTime] = {SET_BACK: lambda now, seeded: now - seeded.randint(0, 5) * HOUR}
 
 
 @dataclass(frozen=True)
-class Weather:
-    """What surrounds the code."""
+class Conditions:
+    """Under which conditions the code runs."""
 
     pauses: tuple[tuple[float, ...], ...] = (SHORT_PAUSES, LONG_PAUSES, SHORT_PAUSES + LONG_PAUSES)
-    """For how long actors are paused; each seed takes one of these."""
-    crooked_clocks: bool = True
+    """For how many seconds actors are paused; each seed uses one of these."""
+    wrong_clocks: bool = True
     leaping_clocks: bool = True
     """Whether a clock may be ten years ahead for single calls."""
     faults: bool = True
@@ -95,20 +95,20 @@ class Weather:
     def pace(self, seeded: random.Random) -> Pace:
         """How time passes for one seed."""
         if not self.pauses:
-            return Pace(HASTE)
+            return Pace(SHORTEST_STEP_SECONDS)
         choose = seeded.choice
-        return Pace(LULLS, choose(self.pauses), choose((0.0, 0.03, 0.1)), choose((0.0, 0.0, 0.02)))
+        return Pace(STEP_SECONDS, choose(self.pauses), choose((0.0, 0.03, 0.1)), choose((0.0, 0.0, 0.02)))
 
     def store_time(self, seeded: random.Random) -> StoreTime:
-        """How the store tells the time, for one seed."""
+        """The store's clock, for one seed."""
         return (STORE_TIMES | BROKEN_TIMES)[seeded.choice(self.store_times)]
 
 
-STRAIGHT = Weather(crooked_clocks=False, leaping_clocks=False, faults=False, store_times=("steady",))
-CROOKED = replace(STRAIGHT, crooked_clocks=True, pauses=())
-LEAPING = replace(STRAIGHT, leaping_clocks=True, pauses=(SHORT_PAUSES + LONG_PAUSES,))
-PAUSED = replace(STRAIGHT, pauses=(LONG_PAUSES,))
-SLOW = replace(STRAIGHT, pauses=(SHORT_PAUSES,))
-SLOW_ON_A_FAST_STORE = replace(SLOW, store_times=("twice as fast",))
-SUSPENDED = replace(STRAIGHT, suspend_stops_uptime=True)
-UNINTERRUPTED = Weather(leaping_clocks=False, faults=False, store_times=(SET_BACK,), interrupts_producers=False)
+EXACT = Conditions(wrong_clocks=False, leaping_clocks=False, faults=False, store_times=("exact",))
+WRONG_CLOCKS = replace(EXACT, wrong_clocks=True, pauses=())
+LEAPING_CLOCKS = replace(EXACT, leaping_clocks=True, pauses=(SHORT_PAUSES + LONG_PAUSES,))
+PAUSED_FOR_HOURS = replace(EXACT, pauses=(LONG_PAUSES,))
+PAUSED_FOR_MINUTES = replace(EXACT, pauses=(SHORT_PAUSES,))
+PAUSED_FOR_MINUTES_ON_A_FAST_STORE = replace(PAUSED_FOR_MINUTES, store_times=("twice as fast",))
+SUSPENDED = replace(EXACT, suspend_stops_uptime=True)
+UNINTERRUPTED = Conditions(leaping_clocks=False, faults=False, store_times=(SET_BACK,), interrupts_producers=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import open_store
-from tests.support.looking import entries
+from tests.support.buffer_contents import entries
 from tests.support.processes import PATIENCE
 from tests.support.repository import ROOT
 from tests.support.servers import BUCKET, S3Server
@@ -29,7 +29,15 @@ sys.exit("multiprocessing.util" in sys.modules)
 def leave(way: str, place: str, **environment: str) -> tuple[int, str]:
     """Run the program that leaves; return its status, and all that it said (newer Pythons warn of every fork)."""
     program = subprocess.Popen(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.buffer.producer.leaving", way, place],
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-m",
+            "tests.buffer.producer.unclosed_program",
+            way,
+            place,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,4 +1,4 @@
-"""Rules that look as good as the real ones of version 1, and lose data: what the model must find."""
+"""Mutants of the rules of version 1 that lose data, which the simulation must find."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.state import Enqueued, InTime, QueueManifest, QueueView, Rewrite
 from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.storage import ObjectMeta, ObjectStore
-from tests.buffer.collector.model import Clock, Rules, SteppedProducer
-from tests.buffer.collector.place import never_again
-from tests.buffer.collector.weather import DEADLINE, GRACE
+from tests.buffer.collector.conditions import DEADLINE, GRACE
+from tests.buffer.collector.simulation import Clock, Rules, ThreadlessProducer
+from tests.support.dated_buffer import never_again
 
 
 class _WithClock(GarbageCollector):
-    """A collector that asks its host what time it is."""
+    """A collector that goes by the clock of its host."""
 
     def __init__(self, store: ObjectStore, config: ConsumerConfig, clock: Clock) -> None:
         super().__init__(store, config, clock=clock)
@@ -53,7 +53,7 @@ class ManifestBeforeListing(GarbageCollector):
         super().__init__(store, config)
 
     def collect_once(self, *, budget: float | None = None, dry_run: bool = False) -> GcReport:
-        """Look, and run a cycle that looks no more."""
+        """Read the manifest, and run a cycle that does not read it again."""
         queue = self._queue
         self._queue = cast(BufferQueue, _AsItWas(queue, queue.look()))
         try:
@@ -71,7 +71,7 @@ class _AsItWas:
         return self._view
 
 
-class ChecksBeforeReading(SteppedProducer):
+class ChecksBeforeReading(ThreadlessProducer):
     """Checks the deadline before it reads the manifest, and not after."""
 
     def _enqueue(self, run: list[PendingBatch]) -> None:
@@ -87,8 +87,8 @@ class ChecksBeforeReading(SteppedProducer):
             self._succeed(batches[location], Written(sequence, location))
 
 
-class ChecksOnlyOnce(SteppedProducer):
-    """Checks the deadline after the first read of the manifest, and not again when it has lost and reads again."""
+class ChecksOnlyOnce(ThreadlessProducer):
+    """Checks the deadline after the first read of the manifest, and not after the next ones."""
 
     def _enqueue(self, run: list[PendingBatch]) -> None:
         real = self._queue
@@ -108,7 +108,7 @@ class _OneCheck:
         return self._queue.enqueue(entries, lambda some: next(checks, _always_in_time)(some), rewrite)
 
 
-class CountsFromAfterTheWrite(SteppedProducer):
+class CountsFromAfterTheWrite(ThreadlessProducer):
     """Counts the deadline from when the data object is written, and not from before."""
 
     def _write(self, batch: PendingBatch) -> None:
@@ -121,7 +121,7 @@ def _always_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
 
 
 def with_grace(seconds: float) -> Rules:
-    """A grace period that suits producers with a shorter deadline than those that there are."""
+    """A grace period that is right only for producers with a shorter deadline."""
     assert seconds < GRACE
     return Rules(config=ConsumerConfig(gc=False, gc_grace_period=seconds, enqueue_deadline=min(seconds / 2, DEADLINE)))
 

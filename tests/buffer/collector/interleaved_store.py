@@ -1,4 +1,4 @@
-"""A store whose every call is a step of an actor, and the one below it."""
+"""A store whose every call is a step of an actor, and the store below it, which tracks changes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Answer = TypeVar("Answer")
 
 
 class Step(Protocol):
-    """Called before something happens: what it is, and to what."""
+    """Called before a step: what it is, and the path that it is about."""
 
-    def __call__(self, what: str, whom: str = "") -> None: ...
+    def __call__(self, what: str, path: str = "") -> None: ...
 
 
-class SteppedStore:
-    """Calls `step` before every call, and `check` after it. Long calls are several steps: others come in between."""
+class InterleavedStore:
+    """Calls `step` before every call, and `check` after it. A long call is several steps."""
 
     def __init__(self, store: ObjectStore, step: Step, check: Callable[[], None]) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class SteppedStore:
         return self._call("replace", path, lambda: self._store.put_if_match(path, data, version))
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        """List in two pages, as a bucket does. Each is as things are when it is asked for."""
+        """List in two pages, as a bucket does. Each shows what is there when it is requested."""
         first = self._page(prefix, "")
         half = first[: len(first) // 2]
         yield from half
@@ -69,8 +69,8 @@ class SteppedStore:
             self._check()
 
 
-class WatchedMemory(MemoryStore):
-    """A store in memory that knows whether anything changed since somebody asked."""
+class ChangeTrackingMemory(MemoryStore):
+    """A store in memory that tracks whether anything changed: `changed` is reset by its reader."""
 
     changed = True
 

@@ -22,7 +22,7 @@ class _Step:
     times: int
 
 
-class WatchedStore:
+class InterceptedStore:
     """Any store, with its calls written down as `(operation, path)`."""
 
     def __init__(self, store: ObjectStore) -> None:

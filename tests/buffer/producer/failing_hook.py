@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.errors import StorageError
 
 
-class Refusal:
+class FailingHook:
     """Raises, numbered, so that it can be told which one arrived."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""On version 2: every rule for the floor that is almost right loses data in the model."""
+"""On version 2: rules for the floor that are almost right, and lose data in a simulation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.buffer.manifest.time_ranges import RangesToClose
 from penstock.buffer.manifest.v2.head import Head
 from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
 from penstock.storage import ObjectStore
-from tests.buffer.collector.model import Clock, Rules, Run, runs
-from tests.buffer.collector.weather import CROOKED, LEAPING, PAUSED, Weather
+from tests.buffer.collector.conditions import LEAPING_CLOCKS, PAUSED_FOR_HOURS, WRONG_CLOCKS, Conditions
+from tests.buffer.collector.simulation import Clock, Rules, first_loss
 from tests.buffer.manifest.wrong_rules import (
     ClosesWhatIsNamed,
     ClosesWhatTheTailDoesNotName,
@@ -30,11 +30,6 @@ from tests.buffer.manifest.wrong_rules import (
 )
 
 MANIFESTS = ["native"]
-ENOUGH = range(600)  # in which a wrong rule has to show
-
-
-def first_loss(weather: Weather, rules: Rules) -> Run | None:
-    return next((run for run in runs(ENOUGH, weather, rules) if run.lost), None)
 
 
 def collecting(kind: type[GarbageCollector]) -> Rules:
@@ -45,7 +40,7 @@ def collecting(kind: type[GarbageCollector]) -> Rules:
 
 
 class LooksAtTheTailOnly(GarbageCollector):
-    """Takes what is in segments for read: sets a floor that is below the tail, and no more."""
+    """Sets a floor that is below the tail only, as if everything in segments were acked."""
 
     def _close_times(
         self, later: int, to_close: RangesToClose, view: NativeView, times: CycleTimes, cycle: Cycle
@@ -61,15 +56,17 @@ def _below_the_tail(head: Head, latest: int) -> int:
     return floor_for(head.changed(segments=()), latest)
 
 
-@pytest.mark.parametrize("weather", [CROOKED, PAUSED], ids=["crooked clocks", "long pauses"])
+@pytest.mark.parametrize("conditions", [WRONG_CLOCKS, PAUSED_FOR_HOURS], ids=["wrong clocks", "long pauses"])
 @pytest.mark.parametrize("kind", [WithoutFloor, DeletesAtOnce])
-def test_a_collector_that_sets_no_floor_loses_data(kind: type[GarbageCollector], weather: Weather) -> None:
-    assert first_loss(weather, collecting(kind))
+def test_a_collector_that_sets_no_floor_loses_data(kind: type[GarbageCollector], conditions: Conditions) -> None:
+    assert first_loss(conditions, collecting(kind))
 
 
 @pytest.mark.parametrize("kind", [DeletesTheFutureByAge, ClosesWhatIsNamed, ClosesWhatTheTailDoesNotName])
-def test_a_collector_that_takes_what_is_dated_far_ahead_for_dead_loses_data(kind: type[GarbageCollector]) -> None:
-    assert first_loss(LEAPING, collecting(kind))
+def test_a_collector_that_closes_or_deletes_names_of_the_far_future_too_early_loses_data(
+    kind: type[GarbageCollector],
+) -> None:
+    assert first_loss(LEAPING_CLOCKS, collecting(kind))
 
 
 def test_an_enqueue_that_does_not_look_at_the_closed_ranges_loses_data() -> None:
@@ -81,17 +78,17 @@ def test_an_enqueue_that_does_not_look_at_the_closed_ranges_loses_data() -> None
         return real(queue, msgspec.structs.replace(head, closed=()), entries, rewrite)
 
     with patch.object(NativeQueue, "_nameable", of_the_floor_only):
-        assert first_loss(LEAPING, Rules())
+        assert first_loss(LEAPING_CLOCKS, Rules())
 
 
 def test_a_floor_that_does_not_look_at_segments_loses_data() -> None:
-    assert first_loss(PAUSED, collecting(LooksAtTheTailOnly))
+    assert first_loss(PAUSED_FOR_HOURS, collecting(LooksAtTheTailOnly))
 
 
-@pytest.mark.parametrize("weather", [CROOKED, PAUSED], ids=["crooked clocks", "long pauses"])
-def test_an_enqueue_that_does_not_look_at_the_floor_loses_data(weather: Weather) -> None:
+@pytest.mark.parametrize("conditions", [WRONG_CLOCKS, PAUSED_FOR_HOURS], ids=["wrong clocks", "long pauses"])
+def test_an_enqueue_that_does_not_look_at_the_floor_loses_data(conditions: Conditions) -> None:
     with patch.object(NativeQueue, "_nameable", NamesWhatIsBelow._nameable):
-        assert first_loss(weather, Rules())
+        assert first_loss(conditions, Rules())
 
 
 def test_objects_that_are_written_again_under_a_name_by_the_clock_alone_lose_data() -> None:
@@ -101,4 +98,4 @@ def test_objects_that_are_written_again_under_a_name_by_the_clock_alone_lose_dat
         return real(names)
 
     with patch.object(Names, "ulid", by_the_clock):
-        assert first_loss(CROOKED, Rules())
+        assert first_loss(WRONG_CLOCKS, Rules())

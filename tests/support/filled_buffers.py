@@ -1,4 +1,4 @@
-"""Buffers for a consumer to read: how tests fill them, and what they look at afterwards."""
+"""Buffers for a consumer to read: how tests fill them, and what they check afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.storage import ObjectStore
 MANIFEST = "ingest/manifest"
 NO_GC = ConsumerConfig(gc=False)
 EACH_ALONE = ProducerConfig(flush_size_bytes=1)  # every call of `produce` is a batch of its own
-PATIENCE = 60.0  # seconds until whoever does not come counts as stuck
+PATIENCE = 60.0  # seconds until a wait counts as stuck
 
 USES: dict[str, Callable[[Consumer], object]] = {
     "next_batch": lambda consumer: consumer.next_batch(),
@@ -36,11 +36,11 @@ USES: dict[str, Callable[[Consumer], object]] = {
     "iteration": lambda consumer: next(iter(consumer)),
     "follow": lambda consumer: next(consumer.follow()),
 }
-"""Every call that a fence reaches."""
+"""Every call that raises `Fenced` on a fenced consumer."""
 
 
 class Cursors(NamedTuple):
-    """The three places of a consumer."""
+    """The three cursors of a consumer."""
 
     acked: int | None
     fetched: int | None
@@ -61,7 +61,7 @@ def fill(
 
 
 def queue_up(store: ObjectStore, count: int) -> None:
-    """Enqueue that many entries in one write, with no data behind them: for whoever only walks the manifest."""
+    """Enqueue `count` entries in one write, without data objects: for tests that read the manifest only."""
     entries = [NewEntry(f"ingest/no-data-{number}", (Metadata(0, 0),), 0.0) for number in range(count)]
     enqueue(store, entries)
 
@@ -72,15 +72,19 @@ def enqueue(store: ObjectStore, entries: Sequence[NewEntry]) -> None:
 
 
 def never_below_the_floor(entry: NewEntry, _floor: int) -> NewEntry:
-    """For a test without a collector: nothing is ever written again."""
+    """For a test without a collector: no entry is ever below the floor."""
     raise AssertionError(f"{entry} is below the floor")
 
 
 def consume(
-    store: ObjectStore, last_acked_sequence: int | None = None, *, clock: Callable[[], float] = time.time
+    store: ObjectStore,
+    last_acked_sequence: int | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+    uptime: Callable[[], float] = time.monotonic,
 ) -> Consumer:
-    """A consumer without a collector, which so needs no closing."""
-    return Consumer(store, NO_GC, last_acked_sequence, clock=clock)
+    """A consumer without a collector, which needs no close."""
+    return Consumer(store, NO_GC, last_acked_sequence, clock=clock, uptime=uptime)
 
 
 def kept(store: ObjectStore) -> list[int]:
@@ -108,8 +112,8 @@ def read(consumer: Consumer) -> ConsumedBatch:
 
 
 def metric(name: str, buffer: str, **labels: str) -> float | None:
-    """The value of a buffer's metric, as Prometheus gets it; None where there is none."""
-    # Of this one metric alone: the registry has those of every store that any test ever made.
+    """The value of a buffer's metric, as Prometheus reads it; None where there is none."""
+    # Of this one metric only: the registry has the metrics of the stores of all tests.
     whole, wanted = f"penstock_buffer_{name}", {"buffer": buffer, **labels}
     families = REGISTRY.restricted_registry([whole]).collect()
     found = [sample.value for family in families for sample in family.samples if sample.labels == wanted]

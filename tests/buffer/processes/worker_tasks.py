@@ -1,4 +1,4 @@
-"""What the processes of these tests do, and what they tell of it."""
+"""What worker processes do, and the messages that they send."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ QUICK = ProducerConfig(flush_interval=0.005)
 
 @dataclass(frozen=True)
 class Announced:
-    """The producer is about to make its calls up to this number, which is not among them."""
+    """The producer is about to make its calls up to this number, exclusive."""
 
     stop: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """The handles of all calls up to this number, which is not among them, are done."""
+    """The handles of all calls up to this number, exclusive, are done."""
 
     stop: int
 
 
 @dataclass(frozen=True)
 class Got:
-    """The consumer was handed a batch; whoever hears this is its sink."""
+    """The consumer read a batch; the test that receives this message is its sink."""
 
     sequence: int
     entries: list[bytes]
@@ -45,7 +45,7 @@ class Acked:
 
 @dataclass(frozen=True)
 class Refused:
-    """No consumer was made: the manifest has gone on further than its caller remembers."""
+    """The consumer could not start: more is acked in the manifest than its caller remembers."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class Finished:
     """The process has done its work."""
 
 
-Word = Announced | Done | Got | Acked | Refused | Finished
+Message = Announced | Done | Got | Acked | Refused | Finished
 
 
 def produce(parent: Parent, root: str, name: str, count: int, seed: int) -> None:
-    """Produce `name-0`, `name-1`, and so on, waiting for the handles of a few dozen at a time."""
-    dice = random.Random(seed)
+    """Produce `name-0`, `name-1`, and so on, and wait for the handles of a few dozen at a time."""
+    seeded = random.Random(seed)
     with Producer(LocalStore(root), QUICK) as producer:
         done = 0
         while done < count:
-            stop = min(done + dice.randint(1, 60), count)
+            stop = min(done + seeded.randint(1, 60), count)
             parent.tell(Announced(stop))
             handles: list[WriteHandle] = [producer.produce(f"{name}-{number}") for number in range(done, stop)]
             for handle in handles:
@@ -73,8 +73,8 @@ def produce(parent: Parent, root: str, name: str, count: int, seed: int) -> None
 
 
 def consume(parent: Parent, root: str, last_acked: int | None, seed: int) -> None:
-    """Tell of every batch, and only then ack it, one by one or several at a time; until told to stop."""
-    dice = random.Random(seed)
+    """Send every batch to the test, and only then ack it, one by one or several at a time, until the test says stop."""
+    seeded = random.Random(seed)
     try:
         consumer = Consumer(LocalStore(root), last_acked_sequence=last_acked)
     except InvalidInput:
@@ -86,7 +86,7 @@ def consume(parent: Parent, root: str, last_acked: int | None, seed: int) -> Non
             for batch in consumer.follow(timeout=0.02):
                 parent.tell(Got(batch.sequence, batch.entries))
                 unacked.append(batch.sequence)
-                chance = dice.random()
+                chance = seeded.random()
                 if chance < 0.4:
                     consumer.ack_through(unacked[-1])
                     parent.tell(Acked(unacked[-1], is_durable=True))
@@ -99,7 +99,7 @@ def consume(parent: Parent, root: str, last_acked: int | None, seed: int) -> Non
     _leave(parent, Finished())
 
 
-def _leave(parent: Parent, word: Word) -> None:
-    """Say the last word, and stay: whoever may be killed at any time must not be gone before."""
-    parent.tell(word)
+def _leave(parent: Parent, message: Message) -> None:
+    """Send the last message, and stay: a worker that may be killed at any time must not exit before that."""
+    parent.tell(message)
     parent.wait()

@@ -9,8 +9,8 @@ import msgspec
 from penstock.buffer import Manifest, ManifestFormat
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Head, decode_head, encode_head, entry_of, unborn_head
-from tests.buffer.format.trailers import HEAD, body_of, ended
 from tests.support import manifests
+from tests.support.manifest_trailers import HEAD, body_of, ended
 
 
 def is_native() -> bool:

@@ -1,4 +1,4 @@
-"""What lies in a buffer, for whoever looks past its consumers."""
+"""What is in a buffer, read without a consumer."""
 
 from __future__ import annotations
 

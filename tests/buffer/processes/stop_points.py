@@ -1,4 +1,4 @@
-"""Processes that stop at a chosen step, and tell the test, which kills or pauses them there."""
+"""Processes that stop at a chosen step, so that a test can kill or pause them there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.buffer import Consumer, Producer, ProducerConfig, Written
-from penstock.buffer.producer.pending_batch import PendingBatch
+from penstock.buffer import Consumer, Producer, ProducerConfig
 from penstock.errors import OutcomeUnknown
 from penstock.storage import LocalStore, ObjectStore
 from tests.buffer.manifest.faults.between import Answer, Between, Call
-from tests.support.processes import Parent
+from tests.support.processes import Parent, Start
 
 ONE_EACH = ProducerConfig(flush_size_bytes=1)
 DEADLINE = 10.0
@@ -21,9 +20,9 @@ DEADLINE = 10.0
 
 @dataclass(frozen=True)
 class Stop:
-    """Before or after the n-th call of an operation, by how its name starts, on a path, by how that ends.
+    """Before or after the n-th call of an operation (a prefix of its name) on a path (by its ending).
 
-    With a `step` it is at that step of the disk's own work, within the call.
+    With a `step` it is within the call, at that step of the local store.
     """
 
     when: str
@@ -33,7 +32,7 @@ class Stop:
     step: str = ""
 
     def fits(self, call: Call) -> bool:
-        """Whether a call is one of those that count."""
+        """Whether a call counts for this stop."""
         return call.operation.startswith(self.operation) and call.path.endswith(self.ending)
 
     def __str__(self) -> str:
@@ -42,18 +41,17 @@ class Stop:
 
 OWNER_CLAIMED = Stop("after", "put_if", ".owner")
 OBJECT_WRITTEN = Stop("after", "put", ".batch")
-MANIFEST_READ = Stop("after", "get", "/manifest", 2)  # by the first batch: once it is when the producer is opened
+MANIFEST_READ = Stop("after", "get", "/manifest", 2)  # for the first batch: the first read opens the producer
 MANIFEST_CREATED = Stop("after", "put_if_absent", "/manifest")
 ID_WRITTEN = Stop("after", "put_if_absent", "/manifest.id")
 MANIFEST_NOT_WRITTEN = Stop("before", "put_if_match", "/manifest")
 MANIFEST_WRITTEN = Stop("after", "put_if_match", "/manifest")
-HANDLE_NOT_TOLD = Stop("before", "tell", "handle")
-HANDLE_TOLD = Stop("after", "tell", "handle")
+HANDLE_COMPLETED = Stop("after", "complete", "handle")
 ACKED = Stop("after", "ack", "batch")
 
 
-class Stopping:
-    """Tells the test when a point is reached, and stays there until the test says go, or kills."""
+class StopPoints:
+    """Sends a stop to the test when it is reached, and waits there until the test says go, or kills."""
 
     def __init__(self, parent: Parent, *stops: Stop) -> None:
         self._parent = parent
@@ -61,7 +59,7 @@ class Stopping:
         self._begun: set[Stop] = set()
 
     def store(self, root: str) -> ObjectStore:
-        """A store on disk that stops there."""
+        """A store on disk that stops at these points."""
         return Between(LocalStore(root, step=self._at_step), self._around)
 
     def at(self, point: Stop) -> None:
@@ -83,7 +81,7 @@ class Stopping:
                     self._halt(stop)
 
     def _at_step(self, step: str) -> None:
-        # One thread writes the manifest, after all others: the first such step from then on is a step of that write.
+        # The manifest is written last and by one thread: the first such step from then on is a step of that write.
         for stop in self._begun:
             if stop.step == step:
                 self._halt(stop)
@@ -93,31 +91,19 @@ class Stopping:
         self._parent.wait()
 
 
-class _TellsWhenToldTo(Producer):
-    """A producer that stops before its handles hear of a batch that is enqueued."""
-
-    def __init__(self, store: ObjectStore, stopping: Stopping) -> None:
-        self._stopping = stopping
-        super().__init__(store, ONE_EACH)
-
-    def _succeed(self, batch: PendingBatch, written: Written) -> None:
-        self._stopping.at(HANDLE_NOT_TOLD)
-        super()._succeed(batch, written)
-
-
 def produce_and_stop(parent: Parent, root: str, entries: list[bytes], together: int, *stops: Stop) -> None:
-    """Produce each entry as a batch of its own, so many of them under way together, and stop on the way."""
-    stopping = Stopping(parent, *stops)
-    with _TellsWhenToldTo(stopping.store(root), stopping) as producer:
+    """Produce each entry as a batch of its own, `together` of them at a time, and stop at the stops."""
+    stopping = StopPoints(parent, *stops)
+    with Producer(stopping.store(root), ONE_EACH) as producer:
         for start in range(0, len(entries), together):
             for handle in [producer.produce(entry) for entry in entries[start : start + together]]:
                 handle.result()
-        stopping.at(HANDLE_TOLD)
+        stopping.at(HANDLE_COMPLETED)
 
 
 def consume_and_stop(parent: Parent, root: str, last_acked: int | None, through: bool, stop: Stop) -> None:
-    """Take two batches, ack the first of them, durably (`through`) or in memory, and stop on the way or at the end."""
-    stopping = Stopping(parent, stop)
+    """Read two batches, ack the first, durably (`through`) or in memory, and stop on the way or at the end."""
+    stopping = StopPoints(parent, stop)
     consumer = Consumer(stopping.store(root), last_acked_sequence=last_acked)
     batch, ahead = consumer.next_batch(), consumer.next_batch()
     assert batch is not None
@@ -130,21 +116,44 @@ def consume_and_stop(parent: Parent, root: str, last_acked: int | None, through:
 
 
 def ack_one_by_one_and_stop(parent: Parent, root: str, count: int) -> None:
-    """Take so many batches, ack each in memory, and stop."""
+    """Read `count` batches, ack each in memory, and stop."""
     consumer = Consumer(root)
     for descriptor in consumer.next_descriptors(count):
         consumer.ack(descriptor.sequence)
-    Stopping(parent, ACKED).at(ACKED)
+    StopPoints(parent, ACKED).at(ACKED)
 
 
 def produce_and_pause(parent: Parent, root: str, clock: str, stop: Stop) -> str:
-    """Produce one entry by a clock that the test sets, and stop on the way; say what the handle said."""
+    """Produce one entry by a clock that the test sets, and stop on the way; return the outcome of its handle."""
     parent.tell(os.getpid())
     config = ProducerConfig(flush_size_bytes=1, enqueue_deadline=DEADLINE)
-    store = Stopping(parent, stop).store(root)
+    store = StopPoints(parent, stop).store(root)
     with Producer(store, config, uptime=lambda: float(Path(clock).read_text())) as producer:
         handle = producer.produce(b"paused")
         try:
             return f"enqueued as {handle.result().sequence}"
         except OutcomeUnknown as error:
             return str(error)
+
+
+# What a test does around a process that stops.
+
+
+def kill_at(stop: Stop, root: Path, start: Start, entries: list[bytes], together: int = 1) -> None:
+    victim = start(produce_and_stop, str(root), entries, together, stop)
+    assert victim.hear() == stop
+    victim.kill()
+
+
+def produce_one(root: Path, entry: bytes) -> int:
+    with Producer(root) as producer:
+        return producer.produce(entry).result().sequence
+
+
+def drain(root: Path) -> list[tuple[int, list[bytes]]]:
+    with Consumer(root) as consumer:
+        found = []
+        for batch in consumer:
+            found.append((batch.sequence, batch.entries))
+            batch.ack()
+        return found
