@@ -1,4 +1,4 @@
-"""Every kind of store that the buffer's contract is tested on."""
+"""The stores and the versions of the manifest that the buffer is tested on."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage import ObjectStore, open_store
+from penstock.storage import LocalStore, ObjectStore, open_store
 from tests.support import manifests
 from tests.support.servers import BUCKET, S3Server
 
-_HERE = Path(__file__).parent
-KINDS = ("memory", "disk", "s3")
-
-# What depends most on the answers of a bucket, for each version: `make test` runs these on S3 too, `make chaos` all.
+# These depend most on the replies of a bucket: they run on S3 instead of memory, which tells the same as the disk.
 ON_S3 = {
     "test_ack.py",
     "test_appending.py",
@@ -23,6 +20,7 @@ ON_S3 = {
     "test_appending_on_version_2.py",
     "test_epochs.py",
     "test_fence.py",
+    "test_fetching.py",
     "test_floor.py",
     "test_floor_and_clocks.py",
     "test_flush.py",
@@ -34,19 +32,13 @@ ON_S3 = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """S3 answers slowly, and to a buffer just as every other store does, which `tests/storage` shows of each call."""
-    for item in items:
-        params = item.callspec.params if _HERE in item.path.parents and hasattr(item, "callspec") else {}
-        if params.get("store") == "s3" and item.path.name not in ON_S3:
-            item.add_marker(pytest.mark.chaos)
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Everything here holds on both versions of the manifest; a file about one of them says so, as `MANIFESTS`."""
     if "format" not in metafunc.module.__name__.split("."):
         metafunc.parametrize("manifest", getattr(metafunc.module, "MANIFESTS", manifests.KINDS), indirect=True)
+    if "store" in metafunc.fixturenames:
+        kinds = ("disk", "s3") if metafunc.definition.path.name in ON_S3 else ("memory", "disk")
+        metafunc.parametrize("store", kinds, indirect=True)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +51,7 @@ def manifest(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def silence() -> Iterator[None]:
-    """Nobody reads the warnings of so many runs, and keeping them takes memory."""
+    """Do not keep the warnings of many runs in memory."""
     log = logging.getLogger("penstock")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -67,14 +59,14 @@ def silence() -> Iterator[None]:
     log.setLevel(before)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture
 def store(request: pytest.FixtureRequest, fresh_name: str, tmp_path: Path) -> ObjectStore:
-    """An empty store of each kind."""
+    """An empty store, of two kinds. On disk without syncs, which `tests/storage` is about."""
     match request.param:
         case "memory":
             return open_store(f"memory://{fresh_name}")
         case "disk":
-            return open_store(tmp_path / "store")
+            return LocalStore(tmp_path / "store", sync=False)
         case _:
             s3: S3Server = request.getfixturevalue("s3_server")
             return open_store(f"s3://{BUCKET}/{fresh_name}", **s3.options)

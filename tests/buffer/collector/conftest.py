@@ -1,4 +1,4 @@
-"""Stores whose objects a test can date, each kind in its own way; and buffers that grow old."""
+"""Stores whose objects a test can date, each kind in its own way; and buffers with a clock."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import pytest
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from tests.buffer.collector.buffer_with_clock import Buffer
 from tests.buffer.manifest.world import small_bounds
-from tests.support.dated_buffer import NOW, DatedBuffer
+from tests.support.dated_buffer import NOW, DatedBuffer, data_path
 from tests.support.minimal_stores import RedatedStore
 
 
 @pytest.fixture
 def dated(store: ObjectStore, tmp_path: Path) -> DatedBuffer:
-    """An empty store of each kind, with its way to date objects."""
+    """An empty store, with a way to date its objects."""
     match store:
         case MemoryStore():
             return in_memory(store.url.removeprefix("memory://"))
         case LocalStore():
             return on_disk(tmp_path / "store")
-        case _:  # a bucket's dates are its own: what a collector hears of them is changed on the way
+        case _:  # the dates of a bucket cannot be set: they are changed in its replies
             redated = RedatedStore(store)
             return DatedBuffer(redated, redated.date)
 
@@ -33,6 +33,15 @@ def dated(store: ObjectStore, tmp_path: Path) -> DatedBuffer:
 def dated_memory(fresh_name: str) -> DatedBuffer:
     """An empty store in memory, for what does not depend on the kind of store."""
     return in_memory(fresh_name)
+
+
+@pytest.fixture
+def with_orphans(dated_memory: DatedBuffer) -> DatedBuffer:
+    """A buffer with three objects that a cycle would delete, and one that is referenced."""
+    dated_memory.enqueue(data_path(0))
+    dated_memory.write(*map(data_path, range(4)))
+    dated_memory.set_floor()
+    return dated_memory
 
 
 def in_memory(name: str) -> DatedBuffer:
@@ -49,7 +58,7 @@ def in_memory(name: str) -> DatedBuffer:
 
 
 def on_disk(root: Path) -> DatedBuffer:
-    """Without syncs, for nobody cuts the power here; `test_on_disk.py` has them."""
+    """Without syncs; `test_on_disk.py` has them."""
 
     def date(path: str, when: datetime) -> None:
         stamp = round(when.timestamp() * 1_000_000) * 1_000

@@ -1,4 +1,4 @@
-"""A collector disturbs nobody: no consumer, no producer, no other collector."""
+"""A collector disturbs no consumer, no producer and no other collector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GcReport, Manifest, Producer
-from penstock.buffer.collector.thread import CollectorThread
 from tests.support.dated_buffer import MANIFEST, NOW, DatedBuffer, data_path
 from tests.support.minimal_stores import BusyStore, RecordingStore
 from tests.support.processes import PATIENCE
@@ -89,35 +88,18 @@ def at_once(dated: DatedBuffer) -> list[GcReport]:
         return [cycle.result(PATIENCE) for cycle in [pool.submit(one.collect_once) for one in collectors]]
 
 
-def test_two_collectors_at_once_both_succeed(dated: DatedBuffer) -> None:
+def test_two_collectors_at_once_delete_what_one_would_and_both_succeed(dated: DatedBuffer) -> None:
     dated.enqueue(data_path(0))
     dated.write(*map(data_path, range(4)))
     assert at_once(dated) == [GcReport(deleted=3, failed=0, kept=1)] * 2
-
-
-def test_two_collectors_at_once_delete_what_one_would(dated: DatedBuffer) -> None:
-    dated.enqueue(data_path(0))
-    dated.write(*map(data_path, range(4)))
-    at_once(dated)
     assert dated.data() == {data_path(0)}
 
 
-def test_a_collector_that_is_told_to_stop_ends_after_the_call_that_is_under_way(dated_memory: DatedBuffer) -> None:
+def test_a_cycle_that_is_stopped_ends_after_the_call_that_is_under_way(dated_memory: DatedBuffer) -> None:
     dated_memory.enqueue(data_path(0))
     dated_memory.write(*map(data_path, range(1, 1201)))
     dated_memory.set_floor()
-    deleting, stopping = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        deleting.set()
-        assert stopping.wait(PATIENCE)
-
-    collector = dated_memory.collector(BusyStore(dated_memory.store, before_deleting=hold))
-    thread = CollectorThread(collector, interval=0.001)
-    assert deleting.wait(PATIENCE)
-    with ThreadPoolExecutor(1) as pool:
-        stopped = pool.submit(thread.stop)
-        assert thread._stopping.wait(PATIENCE)
-        stopping.set()
-        stopped.result(PATIENCE)
+    stopping = threading.Event()
+    collector = dated_memory.collector(BusyStore(dated_memory.store, before_deleting=stopping.set))
+    collector.collect_if_due(is_stopped=stopping.is_set)
     assert len(dated_memory.data()) == 700

@@ -1,4 +1,4 @@
-"""A clock that was wrong for a moment: what it named goes too, once it is acked, and nothing after it is late.
+"""A clock that was wrong for a moment: what it named is deleted once it is acked, and delays nothing else.
 
 On version 2 names of the far future are closed as a range of times, in which nothing new is named; a grace period after
 that they are deleted.
@@ -28,7 +28,7 @@ HOUR = 3_600.0
 
 @pytest.fixture
 def buffer(fresh_name: str) -> Buffer:
-    """A buffer whose store has the same time as everybody else."""
+    """A buffer whose store has the same clock as everything else."""
     time = Time()
     return Buffer(MemoryStore(fresh_name, clock=time), time)
 
@@ -44,13 +44,13 @@ def wrong_at(time: Time, *calls: int, by: float = TEN_YEARS) -> Callable[[], flo
 
 
 def settle(buffer: Buffer) -> None:
-    """Let two cycles run, each of which sees what the one before has done."""
+    """Run cycles until each has seen what the one before has done."""
     for _ in range(3):
         buffer.collect()
         buffer.time.passes(GRACE)
 
 
-def test_a_producers_clock_that_is_ten_years_ahead_for_one_call_keeps_nothing_for_long(buffer: Buffer) -> None:
+def test_a_producers_clock_that_is_ten_years_ahead_for_one_call_keeps_no_object_for_long(buffer: Buffer) -> None:
     wrong_by = TEN_YEARS
     with Producer(buffer.store, ONE_EACH, clock=lambda: buffer.time() + wrong_by) as producer:
         producer.produce(b"ahead").result()
@@ -65,7 +65,9 @@ def test_a_producers_clock_that_is_ten_years_ahead_for_one_call_keeps_nothing_fo
     assert len(buffer.data()) == 0
 
 
-def test_objects_that_a_corrected_clock_has_dated_ten_years_ahead_go_once_they_are_acked(buffer: Buffer) -> None:
+def test_objects_that_a_corrected_clock_has_dated_ten_years_ahead_are_deleted_once_they_are_acked(
+    buffer: Buffer,
+) -> None:
     (first,) = buffer.produce(b"one", skew=TEN_YEARS)
     buffer.time.passes(1)
     (second,) = buffer.produce(b"two", skew=TEN_YEARS)
@@ -97,7 +99,7 @@ def test_a_reader_has_a_grace_period_after_the_range_is_closed(buffer: Buffer) -
     assert ahead.location not in buffer.data()
 
 
-def test_segments_that_are_dated_ten_years_ahead_go_as_well(buffer: Buffer, few_in_a_head: None) -> None:
+def test_segments_that_are_dated_ten_years_ahead_are_deleted_as_well(buffer: Buffer, few_in_a_head: None) -> None:
     buffer.produce(*[b"%d" % number for number in range(12)], skew=TEN_YEARS)
     assert any((segment_time(path.removeprefix(FOLDER)) or 0) > NOW_MS + DAY * 1000 for path in buffer.segments())
     buffer.ack(12)
@@ -120,7 +122,7 @@ def test_what_is_dated_ahead_and_named_in_a_segment_is_not_closed(buffer: Buffer
     settle(buffer)
     assert {one.location for one in written} <= buffer.data()
     assert all(buffer.head.may_name(location_time(one.location)) for one in written)
-    assert orphan in buffer.data()  # within an hour behind them: it waits for them
+    assert orphan in buffer.data()  # within an hour after them: it waits for them
     buffer.ack(10, "audit")
     buffer.ack(1)
     buffer.time.passes(2 * GRACE)
@@ -191,7 +193,7 @@ def test_what_was_written_less_than_a_grace_period_ago_is_not_closed(buffer: Buf
     assert buffer.head.closed == ()
 
 
-def test_more_wrong_clocks_than_the_head_has_room_for_wait_and_a_warning_says_so(
+def test_more_ranges_than_a_head_can_hold_wait_and_a_warning_says_so(
     buffer: Buffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     orphans = {buffer.orphan(TEN_YEARS + number * DAY, number) for number in range(70)}
@@ -206,7 +208,7 @@ def test_more_wrong_clocks_than_the_head_has_room_for_wait_and_a_warning_says_so
     assert "the head has no place for more" in caplog.text
 
 
-def test_a_collectors_clock_that_is_ten_years_ahead_for_one_cycle_puts_collecting_off_for_a_day_at_most(
+def test_a_collectors_clock_that_is_ten_years_ahead_for_one_cycle_delays_collecting_for_a_day_at_most(
     buffer: Buffer,
 ) -> None:
     buffer.produce(b"one")
@@ -224,7 +226,7 @@ def test_a_collectors_clock_that_is_ten_years_ahead_for_one_cycle_puts_collectin
     assert buffer.data() == set()
 
 
-def test_a_collector_that_has_a_turn_believes_its_clock_for_a_grace_period_beyond_the_stores_time(
+def test_a_collector_that_has_a_turn_trusts_its_clock_for_a_grace_period_beyond_the_stores_time(
     buffer: Buffer,
 ) -> None:
     buffer.produce(b"one")
@@ -249,8 +251,8 @@ def test_names_of_one_clock_that_stays_ahead_are_one_range_that_grows(buffer: Bu
     assert len(buffer.data()) <= 4
 
 
-def test_a_name_that_is_no_ulids_is_not_dated_ahead(buffer: Buffer) -> None:
-    buffer.store.put(f"{MANIFEST}.d/{named_at(NOW_MS + round(TEN_YEARS * 1000))}", b"of somebody else")
+def test_a_name_that_is_no_data_name_is_not_dated_ahead(buffer: Buffer) -> None:
+    buffer.store.put(f"{MANIFEST}.d/{named_at(NOW_MS + round(TEN_YEARS * 1000))}", b"of another program")
     buffer.produce(b"one")
     buffer.ack(1)
     buffer.time.passes(2 * GRACE)

@@ -27,10 +27,10 @@ from tests.support.minimal_stores import BusyStore, RecordingStore
 MANIFESTS = ["native"]
 
 
-# Setting a floor, and carrying it out.
+# Setting a floor, and applying it.
 
 
-def test_a_cycle_sets_the_floor_and_one_a_grace_period_later_carries_it_out(dated: DatedBuffer) -> None:
+def test_a_cycle_sets_the_floor_and_one_a_grace_period_later_applies_it(dated: DatedBuffer) -> None:
     buffer = Buffer(dated.store)
     old = buffer.orphan(-GRACE - 1)
     (young,) = buffer.produce(b"entry")
@@ -42,18 +42,7 @@ def test_a_cycle_sets_the_floor_and_one_a_grace_period_later_carries_it_out(date
     assert buffer.paths() == {young.location, MANIFEST, OWNER}
 
 
-def test_a_floor_is_not_carried_out_a_millisecond_before_a_grace_period_has_passed(buffer: Buffer) -> None:
-    old = buffer.orphan(-GRACE - 1)
-    buffer.produce(b"entry")
-    buffer.collect()
-    buffer.time.passes(GRACE - MILLISECOND)
-    assert buffer.collect().deleted == 0
-    assert old in buffer.data()
-    buffer.time.passes(MILLISECOND)
-    assert buffer.collect().deleted == 1
-
-
-def test_who_acks_while_a_cycle_deletes_has_a_grace_period_from_then_on(buffer: Buffer) -> None:
+def test_a_reader_that_acks_while_a_cycle_deletes_has_a_grace_period_from_then_on(buffer: Buffer) -> None:
     buffer.fill(3)
     buffer.ack(1)
     buffer.time.passes(GRACE + 1)
@@ -90,17 +79,7 @@ def test_the_grace_period_is_the_configured_one(buffer: Buffer, grace: float) ->
     assert young in buffer.data()
 
 
-def test_what_is_at_the_floor_is_not_below_it(buffer: Buffer) -> None:
-    below, at = buffer.orphan(-GRACE - MILLISECOND, 1), buffer.orphan(-GRACE, 2)
-    buffer.produce(b"entry")
-    buffer.collect()
-    buffer.time.passes(GRACE)
-    buffer.collect()
-    assert below not in buffer.data()
-    assert at in buffer.data()
-
-
-def test_any_collector_carries_out_the_floor_that_another_set(buffer: Buffer) -> None:
+def test_any_collector_applies_the_floor_that_another_set(buffer: Buffer) -> None:
     old = buffer.orphan(-GRACE - 1)
     buffer.produce(b"entry")
     buffer.collect(skew=5.0)
@@ -109,7 +88,7 @@ def test_any_collector_carries_out_the_floor_that_another_set(buffer: Buffer) ->
     assert old not in buffer.data()
 
 
-def test_a_collector_whose_clock_is_behind_does_not_carry_it_out_early(buffer: Buffer) -> None:
+def test_a_collector_whose_clock_is_behind_does_not_apply_it_early(buffer: Buffer) -> None:
     old = buffer.orphan(-GRACE - 1)
     buffer.produce(b"entry")
     buffer.collect()
@@ -118,22 +97,22 @@ def test_a_collector_whose_clock_is_behind_does_not_carry_it_out_early(buffer: B
     assert old in buffer.data()
 
 
-def test_collectors_that_run_more_often_than_the_grace_period_do_not_put_it_off_for_ever(buffer: Buffer) -> None:
-    made = {buffer.orphan(-GRACE - 1)}
+def test_collectors_that_run_more_often_than_the_grace_period_do_not_postpone_it_for_ever(buffer: Buffer) -> None:
+    buffer.orphan(-GRACE - 1)
     buffer.produce(b"entry")
     buffer.ack(1)
     deleted = 0
-    for number in range(100):  # a cycle every sixth of a grace period, and always something new to be collected
-        made.add(buffer.orphan(number=number + 1))
+    for number in range(100):  # a cycle every sixth of a grace period, and always a new object to collect
+        buffer.orphan(number=number + 1)
         deleted += buffer.collect().deleted
         buffer.time.passes(GRACE / 6)
-    assert deleted > 70  # what is two grace periods old, and the cycle that sees it comes at most one later
+    assert deleted > 70  # what is two grace periods old, by a cycle at most one later
     assert max(NOW_MS + round(buffer.time.seconds * 1000) - (location_time(path) or 0) for path in buffer.data()) <= (
         3 * GRACE_MS + GRACE_MS / 6
     )
 
 
-def test_a_cycle_that_finds_nothing_for_a_higher_floor_writes_nothing(buffer: Buffer) -> None:
+def test_a_cycle_that_cannot_raise_the_floor_writes_nothing(buffer: Buffer) -> None:
     buffer.produce(b"entry")
     buffer.time.passes(DAY)
     watched = RecordingStore(buffer.store)
@@ -162,7 +141,7 @@ def test_what_a_cycle_deletes_is_below_the_floor_that_it_read_and_not_below_one_
     buffer.time.passes(3 * GRACE)
 
     def another_cycle() -> None:
-        buffer.collect()  # carries out the same floor, and sets the next
+        buffer.collect()  # applies the same floor, and sets the next
 
     assert buffer.collect(BusyStore(buffer.store, before_deleting=another_cycle)).deleted == 1
     assert first not in buffer.data()
@@ -245,7 +224,7 @@ def test_the_floor_never_falls(buffer: Buffer, skew: float) -> None:
     assert floors[-1] > 0
 
 
-def test_a_collector_of_another_time_does_not_lower_the_floor(buffer: Buffer) -> None:
+def test_a_collector_whose_clock_is_behind_does_not_lower_the_floor(buffer: Buffer) -> None:
     buffer.orphan(-GRACE - 1)
     buffer.produce(b"entry")
     buffer.ack(1)
@@ -274,7 +253,7 @@ def test_a_floor_that_another_collector_sets_meanwhile_is_not_lowered(buffer: Bu
     assert buffer.head == heads[0]
 
 
-# No manifest, another's prefix, and stores that fail.
+# No manifest, the prefix of another buffer, and stores that fail.
 
 
 def test_without_a_manifest_nothing_is_deleted_and_no_head_is_created(buffer: Buffer) -> None:
@@ -301,7 +280,7 @@ def test_a_collector_of_another_manifest_neither_deletes_nor_sets_a_floor(buffer
     assert buffer.store.get("other/manifest") == before
 
 
-def test_a_prefix_that_nobody_owns_is_claimed_before_the_first_segment_is_deleted(dated_memory: DatedBuffer) -> None:
+def test_a_prefix_without_an_owner_is_claimed_before_the_first_segment_is_deleted(dated_memory: DatedBuffer) -> None:
     buffer = Buffer(dated_memory.store)
     dated_memory.enqueue(f"{PREFIX}/by-hand")
     segment = f"{FOLDER}{0:020}-{named_at(0)}.seg"
@@ -342,7 +321,7 @@ def test_a_delete_that_fails_is_tried_again_though_the_floor_has_gone_on(buffer:
 @pytest.mark.parametrize(
     "fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT, Fault.THIRD_PARTY_BEFORE, Fault.LATE]
 )
-def test_whatever_becomes_of_the_write_of_the_floor_it_is_set_once(buffer: Buffer, fault: Fault) -> None:
+def test_the_floor_is_set_once_after_any_fault_of_its_write(buffer: Buffer, fault: Fault) -> None:
     buffer.orphan(-GRACE - 1)
     buffer.produce(b"entry")
     faulty = FaultyStore(buffer.store, rates={})
@@ -357,10 +336,10 @@ def test_an_entry_that_comes_while_the_floor_is_being_set_is_not_below_it(buffer
     buffer.orphan(-2 * GRACE)
     buffer.produce(b"before")
 
-    def somebody_enqueues(store: ObjectStore, path: str) -> None:
+    def enqueue(store: ObjectStore, path: str) -> None:
         buffer.produce(b"behind", skew=-GRACE - 1)
 
-    faulty = FaultyStore(buffer.store, rates={}, third_party=somebody_enqueues)
+    faulty = FaultyStore(buffer.store, rates={}, third_party=enqueue)
     faulty.inject(Fault.THIRD_PARTY_BEFORE, operation="put_if_match", path=MANIFEST)
     buffer.collect(faulty)
     assert buffer.head.floor == NOW_MS - round((GRACE + 1) * 1000)
@@ -379,23 +358,23 @@ def test_when_either_listing_breaks_off_nothing_is_deleted_and_no_floor_is_set(
     buffer.collect()
     buffer.time.passes(GRACE)
     before, head = buffer.paths(), buffer.head
-    broken = _BreaksOff(buffer.store, listing)
+    broken = _EndsInTheMiddle(buffer.store, listing)
     with pytest.raises(StorageError, match="broke off"):
         buffer.collect(broken)
     assert (buffer.paths(), buffer.head) == (before, head)
 
 
-class _BreaksOff(RecordingStore):
+class _EndsInTheMiddle(RecordingStore):
     """A store whose n-th listing ends in the middle."""
 
     def __init__(self, store: ObjectStore, number: int) -> None:
         super().__init__(store)
-        self._left = number
+        self._listings = number
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        self._left -= 1
+        self._listings -= 1
         found = super().list_objects(prefix)
         yield next(found)
-        if not self._left:
+        if not self._listings:
             raise StorageError("the listing broke off")
         yield from found

@@ -1,4 +1,4 @@
-"""The floor of version 2, producers that are slow or whose clock is wrong, and names that say nothing of a time."""
+"""The floor of version 2 with slow producers, wrong clocks, and names without a time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_producer_whose_clock_is_a_day_behind_works_and_then_names_above_the_f
     hooked = HookedStore(buffer.store)
     with Producer(hooked, ONE_EACH, clock=lambda: buffer.time() - DAY) as producer:
         written = [producer.produce(b"first").result()]
-        assert hooked.count("write data") == 1  # above the floor, which it knows since it looked whose the prefix is
+        assert hooked.count("write data") == 1  # above the floor, which it read together with the owner
         written += [producer.produce(b"%d" % number).result() for number in range(3)]
         assert hooked.count("write data") == 4
     assert all((location_time(one.location) or 0) > floor for one in written)
@@ -97,7 +97,7 @@ def test_a_collector_whose_clock_is_a_day_ahead_loses_nothing_and_delays_the_oth
     hooked = HookedStore(buffer.store)
     with Producer(hooked, ONE_EACH, clock=buffer.time) as producer:
         written = producer.produce(b"now").result()
-    assert hooked.count("write data") == 1  # above that floor, though by everybody's clock it is below
+    assert hooked.count("write data") == 1  # above that floor, though it is below by all clocks
     buffer.time.passes(DAY + GRACE - MILLISECOND)
     buffer.collect()
     assert queued.location in buffer.data()
@@ -124,7 +124,7 @@ def test_ulids_of_the_future_only_delay_and_a_warning_says_so(buffer: Buffer, ca
     assert not caplog.records
 
 
-def test_clocks_that_differ_by_less_than_a_grace_period_are_nobodys_worry(
+def test_clocks_that_differ_by_less_than_a_grace_period_are_not_warned_of(
     buffer: Buffer, caplog: pytest.LogCaptureFixture
 ) -> None:
     buffer.produce(b"ahead", skew=GRACE)
@@ -133,10 +133,10 @@ def test_clocks_that_differ_by_less_than_a_grace_period_are_nobodys_worry(
     assert not caplog.records
 
 
-# What is a name, and what is none.
+# Which names count.
 
 
-def test_a_location_that_is_no_ulids_is_never_collected_and_holds_nothing_back(dated_memory: DatedBuffer) -> None:
+def test_a_location_without_a_ulid_is_never_collected_and_holds_nothing_back(dated_memory: DatedBuffer) -> None:
     kept = {f"{PREFIX}/by-hand.batch", f"{PREFIX}/deeper/{named_at(0)}.batch", f"other/{named_at(0)}.batch"}
     buffer = Buffer(dated_memory.store)
     dated_memory.write(*kept)
@@ -165,7 +165,7 @@ STRANGE = [
 
 def test_what_is_no_segment_of_this_manifest_is_left_alone(buffer: Buffer) -> None:
     for path in STRANGE:
-        buffer.store.put(path, b"of somebody else")
+        buffer.store.put(path, b"of another program")
     orphan = f"{MANIFEST}.d/{0:020}-{named_at(0)}.seg"
     buffer.store.put(orphan, b"of a lost race")
     buffer.produce(b"entry")

@@ -1,4 +1,4 @@
-"""The floor of version 2 and segments: those below it go, those that are live never do."""
+"""The floor of version 2 and segments: those below it are deleted, those in use never are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import Background, Gate
 MANIFESTS = ["native"]
 
 
-def test_segments_and_index_segments_below_the_floor_are_collected_and_live_ones_never(
+def test_segments_and_index_segments_below_the_floor_are_collected_and_those_in_use_never(
     buffer: Buffer, few_in_a_head: None
 ) -> None:
     buffer.fill(60)
@@ -85,7 +85,7 @@ def test_a_tail_that_is_sealed_by_a_host_a_day_behind_which_wrote_no_data_is_abo
     assert buffer.rest() == [b"0", b"1", b"2", b"3"]
 
 
-def test_an_orphan_segment_of_a_lost_race_is_taken_by_the_collector_alone(buffer: Buffer, few_in_a_head: None) -> None:
+def test_an_orphan_segment_of_a_lost_race_is_deleted_by_the_collector_only(buffer: Buffer, few_in_a_head: None) -> None:
     buffer.produce(b"0", b"1", b"2")
     hooked, gate = HookedStore(buffer.store), Gate()
     hooked.before("write manifest", gate, skip=1, times=1)  # the first write is the segment's
@@ -93,7 +93,7 @@ def test_an_orphan_segment_of_a_lost_race_is_taken_by_the_collector_alone(buffer
         handle = producer.produce(b"loser")
         gate.wait_for_somebody()
         (orphan,) = buffer.segments()
-        buffer.produce(b"winner")  # seals the same tail, under a name of its own
+        buffer.produce(b"winner")  # seals the same tail, under another name
         gate.open()
         assert handle.result().sequence == 4
     live = {f"{FOLDER}{reference.name}" for reference in buffer.head.segments}
@@ -106,7 +106,7 @@ def test_an_orphan_segment_of_a_lost_race_is_taken_by_the_collector_alone(buffer
     assert buffer.segments() == set()
 
 
-def test_after_a_lost_reply_the_segment_is_live_and_stays(buffer: Buffer, few_in_a_head: None) -> None:
+def test_after_a_lost_reply_the_segment_is_in_use_and_stays(buffer: Buffer, few_in_a_head: None) -> None:
     buffer.produce(b"0", b"1", b"2")
     buffer.orphan(-GRACE - 1)
     faulty = FaultyStore(buffer.store, rates={})
@@ -120,7 +120,7 @@ def test_after_a_lost_reply_the_segment_is_live_and_stays(buffer: Buffer, few_in
     assert buffer.rest() == [b"0", b"1", b"2", b"3"]
 
 
-def test_readers_whose_segment_was_collected_while_they_were_paused_are_told_that_they_are_fenced(
+def test_readers_whose_segment_was_collected_while_they_were_paused_get_fenced(
     buffer: Buffer, few_in_a_head: None
 ) -> None:
     buffer.fill(8)

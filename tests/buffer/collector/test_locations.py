@@ -1,4 +1,4 @@
-"""The names of data objects: what a producer makes up, and what a collector takes for one."""
+"""The names of data objects: those that a producer creates, and those that a collector recognises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIXES = st.sampled_from(["ingest", "a/b", "a-b.c/d"])
 
 
 def is_ulid(text: str) -> bool:
-    """Whether a text is a ULID, by the words of its specification."""
+    """Whether a text is a ULID, by its specification."""
     return len(text) == 26 and set(text) <= set(ALPHABET) and text[0] <= "7"
 
 
@@ -86,7 +86,7 @@ def test_new_locations_are_in_no_closed_range(now: int, floor: int, closed: list
     assert found == next(free)
 
 
-def test_where_no_time_is_left_above_the_floor_no_name_is_made_up() -> None:
+def test_with_no_time_left_above_the_floor_no_name_is_created() -> None:
     with pytest.raises(InvalidInput, match="no ULID has a time beyond the floor"):
         Names(lambda: 1.0).location("ingest", (1 << 48) - 1)
 

@@ -21,15 +21,6 @@ def measured(name: str, buffer: str) -> float:
     return REGISTRY.get_sample_value(name, {"buffer": buffer}) or 0.0
 
 
-@pytest.fixture
-def with_orphans(dated: DatedBuffer) -> DatedBuffer:
-    """A buffer with three objects that a cycle would delete, and one that is referenced."""
-    dated.enqueue(data_path(0))
-    dated.write(*map(data_path, range(4)))
-    dated.set_floor()
-    return dated
-
-
 def test_what_was_deleted_is_counted(with_orphans: DatedBuffer) -> None:
     with_orphans.collect()
     assert measured(DELETED, with_orphans.store.url) == 3

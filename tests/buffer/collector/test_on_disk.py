@@ -1,4 +1,4 @@
-"""The whole way on a real disk: produce, consume, ack, grow old, collect; exactly the right files remain."""
+"""On a real disk with syncs: produce, consume, ack, let time pass, collect; exactly the right files remain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.storage import LocalStore
 from tests.support.dated_buffer import named_at
 
 GRACE = ConsumerConfig().gc_grace_period
-OLD, ALMOST = GRACE, GRACE - 30  # a slow machine may take a while until it collects
+OLD, ALMOST = GRACE, GRACE - 30  # a slow machine may take that long until it collects
 OUR_OWN = {
     "native": {"ingest/manifest", "ingest/.owner"},
     "opendata": {"ingest/manifest", "ingest/manifest.id", "ingest/.owner"},
@@ -26,24 +26,24 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def grow_old(root: Path, location: str, seconds: float) -> None:
-    """Let a file be that much older than the manifest: version 1 goes by that, and version 2 by what its name says."""
+def redate(root: Path, location: str, seconds: float) -> None:
+    """Date a file so much before the manifest: this decides on version 1, and the name of the file on version 2."""
     stamp = (root / "ingest/manifest").stat().st_mtime_ns - round(seconds * 1e9)
     os.utime(root / location, ns=(stamp, stamp))
 
 
 def produced(root: Path, count: int, *, age: float = 0.0, first: int = 0) -> list[str]:
-    """Produce batches of one entry each, as it would have been so many seconds ago, and return their locations."""
+    """Produce batches of one entry each, dated `age` seconds ago, and return their locations."""
     with Producer(LocalStore(root), clock=lambda: time.time() - age) as producer:
         numbers = range(first, first + count)
         locations = [producer.produce(f"entry {number}").result().location for number in numbers]
     for location in locations:
-        grow_old(root, location, age)
+        redate(root, location, age)
     return locations
 
 
 def collected(root: Path, manifest: str) -> GcReport:
-    """Run a cycle; on version 2 the one that sets a floor, and the one that carries it out a grace period later."""
+    """Run a cycle; on version 2 one that sets a floor, and one that applies it a grace period later."""
     if manifest == "opendata":
         return GarbageCollector(LocalStore(root)).collect_once()
     GarbageCollector(LocalStore(root)).collect_once()
@@ -60,7 +60,7 @@ def files(root: Path) -> set[str]:
 
 
 def acked(root: Path, count: int) -> Consumer:
-    """Consume and ack that many batches."""
+    """Consume and ack `count` batches."""
     consumer = Consumer(LocalStore(root), WITHOUT_COLLECTOR)
     for _ in range(count):
         batch = consumer.next_batch()
@@ -78,29 +78,22 @@ def test_acked_batches_that_are_old_enough_are_gone_and_nothing_else_is(root: Pa
     assert files(root) == {*young, *pending, *OUR_OWN[manifest]}
 
 
-def test_batches_that_are_not_acked_stay_however_old_they_are(root: Path, manifest: str) -> None:
-    old, pending = produced(root, 2, age=3 * OLD), produced(root, 2, age=2 * OLD)
-    acked(root, 2)
+def test_batches_that_are_not_acked_stay_and_can_be_consumed_however_old_they_are(root: Path, manifest: str) -> None:
+    old, pending = produced(root, 2, age=3 * OLD), produced(root, 2, age=2 * OLD, first=2)
+    consumer = acked(root, 2)
     assert collected(root, manifest) == GcReport(deleted=2, failed=0, kept=2)
     assert files(root).isdisjoint(old)
     assert files(root) == {*pending, *OUR_OWN[manifest]}
+    assert [batch.entries for batch in consumer] == [[b"entry 2"], [b"entry 3"]]
 
 
 def test_an_orphan_of_a_killed_producer_is_gone_when_it_is_old_enough(root: Path, manifest: str) -> None:
     (location,) = produced(root, 1)
     orphan = f"ingest/{named_at(time.time_ns() // 1_000_000 - round(OLD * 1000))}.batch"
     LocalStore(root).put(orphan, b"written, and never enqueued")
-    grow_old(root, orphan, OLD)
+    redate(root, orphan, OLD)
     collected(root, manifest)
     assert files(root) == {location, *OUR_OWN[manifest]}
-
-
-def test_what_is_left_can_be_consumed(root: Path, manifest: str) -> None:
-    produced(root, 2, age=3 * OLD)
-    produced(root, 2, age=2 * OLD, first=2)
-    consumer = acked(root, 2)
-    collected(root, manifest)
-    assert [batch.entries for batch in consumer] == [[b"entry 2"], [b"entry 3"]]
 
 
 def test_what_was_just_acked_stays_for_now(root: Path, manifest: str) -> None:

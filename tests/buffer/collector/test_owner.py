@@ -19,26 +19,22 @@ BY_ANOTHER = Owner(STRANGER, OTHER, "ingest").encode()
 
 
 @pytest.fixture
-def with_orphans(dated: DatedBuffer) -> DatedBuffer:
-    """A prefix that nobody owns yet, with an object that a cycle would delete."""
+def with_orphan(dated: DatedBuffer) -> DatedBuffer:
+    """A prefix without an owner, with an object that a cycle would delete."""
     dated.enqueue(data_path(0))
     dated.write(data_path(1))
     dated.set_floor()
     return dated
 
 
-def test_on_the_prefix_of_another_buffer_a_cycle_is_refused_by_naming_both(with_orphans: DatedBuffer) -> None:
-    mine = queue_of(with_orphans.store).identify(create=True)
-    with_orphans.store.put(OWNER, BY_ANOTHER)
+def test_on_the_prefix_of_another_buffer_a_cycle_is_refused_naming_both_and_deletes_nothing(
+    with_orphan: DatedBuffer,
+) -> None:
+    mine = queue_of(with_orphan.store).identify(create=True)
+    with_orphan.store.put(OWNER, BY_ANOTHER)
     with pytest.raises(InvalidInput, match=rf"'ingest'.*{STRANGER}.*'{OTHER}', not to {mine} .*'{MANIFEST}'"):
-        with_orphans.collector().collect_once()
-
-
-def test_on_the_prefix_of_another_buffer_nothing_is_deleted(with_orphans: DatedBuffer) -> None:
-    with_orphans.store.put(OWNER, BY_ANOTHER)
-    with pytest.raises(InvalidInput):
-        with_orphans.collector().collect_once()
-    assert with_orphans.data() == {data_path(1)}
+        with_orphan.collector().collect_once()
+    assert with_orphan.data() == {data_path(1)}
 
 
 def test_the_prefix_of_another_buffer_is_refused_even_when_there_is_nothing_to_delete(dated: DatedBuffer) -> None:
@@ -60,7 +56,9 @@ def test_a_collector_of_another_manifest_does_not_touch_what_a_producer_wrote(da
 @pytest.mark.parametrize(
     "data", [b"", b"\xff\xfe", b"null", MANIFEST.encode(), BY_ANOTHER[:-1], BY_ANOTHER.replace(b"7", b"8", 1)]
 )
-def test_an_owner_that_cannot_be_read_stops_a_cycle_and_says_what_to_do(dated_memory: DatedBuffer, data: bytes) -> None:
+def test_an_owner_that_cannot_be_read_stops_a_cycle_with_an_error_that_says_what_to_do(
+    dated_memory: DatedBuffer, data: bytes
+) -> None:
     dated_memory.enqueue(data_path(0))
     dated_memory.write(data_path(1))
     dated_memory.store.put(OWNER, data)
@@ -69,9 +67,9 @@ def test_an_owner_that_cannot_be_read_stops_a_cycle_and_says_what_to_do(dated_me
     assert dated_memory.data() == {data_path(1)}
 
 
-def test_its_own_prefix_is_collected(with_orphans: DatedBuffer) -> None:
-    with_orphans.own()
-    assert with_orphans.collect().deleted == 1
+def test_its_own_prefix_is_collected(with_orphan: DatedBuffer) -> None:
+    with_orphan.own()
+    assert with_orphan.collect().deleted == 1
 
 
 @pytest.mark.parametrize("path", ["ingest/manifest ", " ingest/manifest"])
@@ -94,42 +92,42 @@ def test_a_manifest_whose_path_differs_by_a_space_alone_is_another(dated_memory:
     assert dated_memory.data() == {data_path(1)}
 
 
-def test_a_prefix_that_nobody_owns_is_claimed_for_the_manifest(with_orphans: DatedBuffer) -> None:
-    with_orphans.collect()
-    mine = queue_of(with_orphans.store).identify()
+def test_a_prefix_without_an_owner_is_claimed_for_the_manifest(with_orphan: DatedBuffer) -> None:
+    with_orphan.collect()
+    mine = queue_of(with_orphan.store).identify()
     assert mine is not None
-    assert Owner.decode(with_orphans.store.get(OWNER).data) == Owner(mine, MANIFEST, "ingest")
+    assert Owner.decode(with_orphan.store.get(OWNER).data) == Owner(mine, MANIFEST, "ingest")
 
 
-def test_a_prefix_that_nobody_owns_is_claimed_before_the_first_delete(with_orphans: DatedBuffer) -> None:
-    watched = RecordingStore(with_orphans.store)
-    with_orphans.collector(watched).collect_once()
+def test_a_prefix_without_an_owner_is_claimed_before_the_first_delete(with_orphan: DatedBuffer) -> None:
+    watched = RecordingStore(with_orphan.store)
+    with_orphan.collector(watched).collect_once()
     assert watched.calls.index(("put_if_absent", OWNER)) < watched.calls.index(("delete", data_path(1)))
 
 
-def test_after_a_collector_claimed_it_a_producer_of_another_manifest_is_refused(with_orphans: DatedBuffer) -> None:
-    with_orphans.collect()
+def test_after_a_collector_claimed_it_a_producer_of_another_manifest_is_refused(with_orphan: DatedBuffer) -> None:
+    with_orphan.collect()
     with pytest.raises(InvalidInput):
-        Producer(with_orphans.store, ProducerConfig(manifest_path=OTHER))
+        Producer(with_orphan.store, ProducerConfig(manifest_path=OTHER))
 
 
-def test_a_prefix_that_another_manifest_claims_during_the_cycle_is_left_alone(with_orphans: DatedBuffer) -> None:
-    busy = BusyStore(with_orphans.store, after_listing=lambda: with_orphans.store.put(OWNER, BY_ANOTHER))
+def test_a_prefix_that_another_manifest_claims_during_the_cycle_is_left_alone(with_orphan: DatedBuffer) -> None:
+    busy = BusyStore(with_orphan.store, after_listing=lambda: with_orphan.store.put(OWNER, BY_ANOTHER))
     with pytest.raises(InvalidInput):
-        with_orphans.collector(busy).collect_once()
-    assert with_orphans.data() == {data_path(1)}
+        with_orphan.collector(busy).collect_once()
+    assert with_orphan.data() == {data_path(1)}
 
 
-def test_a_prefix_that_another_manifest_claims_at_the_same_moment_is_left_alone(with_orphans: DatedBuffer) -> None:
+def test_a_prefix_that_another_manifest_claims_at_the_same_moment_is_left_alone(with_orphan: DatedBuffer) -> None:
     class Rival(RecordingStore):
         def put_if_absent(self, path: str, data: bytes | bytearray | memoryview) -> str:
             if path == OWNER:
-                with_orphans.store.put(path, BY_ANOTHER)
+                with_orphan.store.put(path, BY_ANOTHER)
             return super().put_if_absent(path, data)
 
     with pytest.raises(InvalidInput):
-        with_orphans.collector(Rival(with_orphans.store)).collect_once()
-    assert with_orphans.data() == {data_path(1)}
+        with_orphan.collector(Rival(with_orphan.store)).collect_once()
+    assert with_orphan.data() == {data_path(1)}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,7 @@ def test_a_prefix_that_another_manifest_claims_at_the_same_moment_is_left_alone(
         Fault.LATE,
     ],
 )
-def test_whatever_reply_its_claim_gets_a_cycle_reads_the_owner_and_goes_on(
+def test_after_any_reply_to_its_claim_a_cycle_reads_the_owner_and_goes_on(
     dated_memory: DatedBuffer, fault: Fault
 ) -> None:
     dated_memory.enqueue(data_path(0))

@@ -1,4 +1,4 @@
-"""Ranges of times that a collector closes: how they are gathered, cut, joined, and read from a head."""
+"""Ranges of times that a collector closes: how they are collected, cut, joined, and read from a head."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def test_a_head_keeps_its_closed_ranges() -> None:
 @pytest.mark.parametrize(
     "closed", [((7, 5),), ((9, 9), (5, 7)), ((5, 7), (6, 9)), ((5, 7), (8, 9)), ((-1, 3),)], ids=str
 )
-def test_ranges_that_are_none_are_corrupt_data(closed: tuple[tuple[int, int], ...]) -> None:
+def test_invalid_ranges_are_corrupt_data(closed: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(CorruptData):
         decode_head(encode_head(msgspec.structs.replace(HEAD, closed=closed)))

@@ -1,4 +1,4 @@
-"""Of all collectors of a buffer one runs a cycle in each interval; safety does not depend on it."""
+"""Of all collectors of a buffer, one runs a cycle in each interval. Safety does not depend on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK = "ingest/.collected"
 
 
 class Uptime:
-    """A clock that nobody sets."""
+    """An uptime clock that a test moves on."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -31,7 +31,7 @@ class Uptime:
 
 @pytest.fixture
 def buffer(fresh_name: str) -> Buffer:
-    """A buffer with an entry, whose store has the same time as everybody else."""
+    """A buffer with an entry, whose store has the same clock as everything else."""
     time = Time()
     buffer = Buffer(MemoryStore(fresh_name, clock=time), time)
     buffer.produce(b"one")
@@ -82,7 +82,7 @@ def test_no_hosts_clock_decides_whether_it_is_due(buffer: Buffer, skew: float) -
 
 
 def test_a_process_that_sees_the_same_mark_for_an_interval_takes_over_from_one_that_died(buffer: Buffer) -> None:
-    assert is_run(collector(buffer))  # which never comes back; and nobody writes the manifest any more
+    assert is_run(collector(buffer))  # which dies then; and the manifest is not written any more
     uptime = Uptime()
     waiting = collector(buffer, uptime=uptime)
     assert not is_run(waiting)
@@ -96,7 +96,7 @@ def test_a_process_that_sees_the_same_mark_for_an_interval_takes_over_from_one_t
 
 
 @pytest.mark.parametrize("wrong_by", [3_650 * DAY, 2 * DAY])
-def test_a_mark_that_the_stores_clock_has_dated_far_ahead_keeps_no_short_process_from_collecting(
+def test_a_mark_that_the_stores_clock_has_dated_far_ahead_does_not_keep_short_processes_from_collecting(
     fresh_name: str, wrong_by: float
 ) -> None:
     time, ahead = Time(), [0.0]
@@ -108,7 +108,7 @@ def test_a_mark_that_the_stores_clock_has_dated_far_ahead_keeps_no_short_process
     buffer.time.passes(INTERVAL)
     buffer.produce(b"two")
     assert is_run(collector(buffer))
-    assert not is_run(collector(buffer))  # the mark has a right date again
+    assert not is_run(collector(buffer))  # the mark has the right date again
 
 
 def test_of_many_processes_that_wait_for_the_same_interval_one_runs(buffer: Buffer) -> None:
@@ -120,7 +120,7 @@ def test_of_many_processes_that_wait_for_the_same_interval_one_runs(buffer: Buff
     assert sum(map(is_run, many)) == 1
 
 
-def test_who_loses_the_mark_to_another_does_not_run(buffer: Buffer) -> None:
+def test_a_collector_that_loses_the_mark_to_another_does_not_run(buffer: Buffer) -> None:
     def another(store: ObjectStore, _: str) -> None:
         assert is_run(collector(buffer))
 
@@ -131,7 +131,7 @@ def test_who_loses_the_mark_to_another_does_not_run(buffer: Buffer) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER])
-def test_a_mark_that_cannot_be_written_keeps_nobody_from_collecting(buffer: Buffer, fault: Fault) -> None:
+def test_a_mark_that_cannot_be_written_does_not_keep_a_collector_from_collecting(buffer: Buffer, fault: Fault) -> None:
     faulty = FaultyStore(buffer.store, rates={})
     faulty.inject(fault, operation="put_if_absent", path=MARK)
     assert is_run(collector(buffer, faulty))
@@ -153,7 +153,7 @@ def test_a_cycle_by_hand_takes_no_turn_and_needs_none(buffer: Buffer) -> None:
     assert MARK not in {path for _, path in watched.calls}
 
 
-def test_cycles_in_turns_set_the_floor_and_carry_it_out(buffer: Buffer) -> None:
+def test_cycles_in_turns_set_the_floor_and_apply_it(buffer: Buffer) -> None:
     buffer.ack(1)
     uptime = Uptime()
     one = collector(buffer, uptime=uptime)
@@ -175,26 +175,26 @@ def test_a_mark_is_no_segment_and_no_data(buffer: Buffer) -> None:
     assert MARK in buffer.paths()
 
 
-# What a cycle in turn looks at.
+# What a cycle in turn lists.
 
 
 class Ranges(MemoryStore):
-    """Notes what it was asked to list, and how much that was."""
+    """Records each listing, and the number of objects in it."""
 
     listed: list[tuple[str, int]]
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return self._noted("all of " + prefix, list(super().list_objects(prefix)))
+        return self._recorded("all of " + prefix, list(super().list_objects(prefix)))
 
     def list_ranges(self, prefix: str, ranges: Sequence[PathRange]) -> Iterator[ObjectMeta]:
-        return self._noted("a part of " + prefix, list(super().list_ranges(prefix, ranges)))
+        return self._recorded("a part of " + prefix, list(super().list_ranges(prefix, ranges)))
 
-    def _noted(self, what: str, found: list[ObjectMeta]) -> Iterator[ObjectMeta]:
+    def _recorded(self, what: str, found: list[ObjectMeta]) -> Iterator[ObjectMeta]:
         self.listed.append((what, len(found)))
         return iter(found)
 
 
-def test_a_cycle_in_turn_lists_what_may_have_to_go_and_not_what_is_queued(fresh_name: str, manifest: str) -> None:
+def test_a_cycle_in_turn_lists_what_may_be_deleted_and_not_what_is_queued(fresh_name: str, manifest: str) -> None:
     time = Time()
     store = Ranges(fresh_name, clock=time)
     store.listed = []

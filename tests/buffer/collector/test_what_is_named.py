@@ -17,7 +17,7 @@ MANIFESTS = ["native"]
 
 
 def damage(buffer: Buffer, **changes: object) -> Head:
-    """Write the head again with other numbers, as no program of ours would."""
+    """Write the head again with other numbers, as Penstock never writes it."""
     head = msgspec.structs.replace(buffer.head, **changes)
     buffer.store.put(MANIFEST, encode_head(head))
     return head
@@ -32,7 +32,7 @@ FLOORS = {
 
 
 @pytest.mark.parametrize("changes", FLOORS.values(), ids=FLOORS)
-def test_what_the_tail_names_is_kept_and_the_rest_goes(
+def test_what_the_tail_names_is_kept_and_the_rest_is_deleted(
     buffer: Buffer, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     named = {one.location for one in buffer.produce(b"0", b"1", b"2")}
@@ -87,7 +87,7 @@ def test_where_a_segment_of_a_damaged_head_is_gone_nothing_is_deleted(buffer: Bu
 
 
 def test_an_entry_that_comes_between_the_listing_and_the_delete_is_kept(buffer: Buffer) -> None:
-    """By a program that does not know the floor."""
+    """Of a program that does not respect the floor."""
     buffer.produce(b"0")
     late = buffer.orphan(-DAY)
     buffer.collect()

@@ -87,7 +87,6 @@ def test_a_batch_of_a_handle_cannot_be_acked_there_and_says_so(store: ObjectStor
     assert consumer.last_acked_sequence is None
 
 
-@pytest.mark.parametrize("store", ["disk", "s3"], indirect=True)
 def test_a_handle_fetches_in_another_process(store: ObjectStore, start: Start) -> None:
     fill(store, [b"a"], [b"b", b"c"])
     consumer = consume(store)
@@ -96,7 +95,6 @@ def test_a_handle_fetches_in_another_process(store: ObjectStore, start: Start) -
     assert [(batch.sequence, batch.entries) for batch in batches] == [(0, [b"a"]), (1, [b"b", b"c"])]
 
 
-@pytest.mark.parametrize("store", ["disk", "s3"], indirect=True)
 def test_a_batch_that_came_from_another_process_cannot_be_acked_and_says_so(store: ObjectStore, start: Start) -> None:
     fill(store, [b"a"])
     consumer = consume(store)

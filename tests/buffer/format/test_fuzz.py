@@ -82,8 +82,14 @@ def test_a_decoder_without_a_defect_has_no_finding() -> None:
     ("planted", "inputs", "target", "what"),
     [
         ("UNPACKS", 3_000, "unpacks", "error in unpacks_what_is_not_there: unpack_from requires a buffer of at least"),
-        ("ALLOCATES", 1_000, "allocates", "MemoryError in allocates_what_a_count_claims"),
-        ("HIDES", 1_000, "hides", "memory beyond the cap"),
+        pytest.param(
+            "ALLOCATES",
+            1_000,
+            "allocates",
+            "MemoryError in allocates_what_a_count_claims",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("HIDES", 1_000, "hides", "memory beyond the cap", marks=pytest.mark.slow),
         ("HANGS", 1_000, "hangs", "a hang"),
         ("CRASHES", 1_000, "crashes", "a crash: the worker died of SIGSEGV"),
         ("IS_SILENT", 3_000, "is silent", "CorruptData that does not say what is wrong"),

@@ -58,6 +58,7 @@ DEATHS = [
 
 
 ACK_WRITTEN_NOT_RETURNED = DEATHS[-1]
+QUICK = [DEATHS[1], DEATHS[5], DEATHS[8], ACK_WRITTEN_NOT_RETURNED]  # each changes the manifest
 
 
 def produce(root: Path, count: int) -> None:
@@ -67,7 +68,9 @@ def produce(root: Path, count: int) -> None:
             producer.produce(b"%d" % sequence)
 
 
-@pytest.fixture(params=DEATHS, ids=str)
+@pytest.fixture(
+    params=[pytest.param(death, marks=[pytest.mark.slow] * (death not in QUICK)) for death in DEATHS], ids=str
+)
 def death(request: pytest.FixtureRequest, tmp_path: Path, start: Start) -> Death:
     """Three entries, and a consumer that died over them."""
     death: Death = request.param

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.buffer import Manifest
 from tests.buffer.processes.received_batches import ReceivedBatches
 from tests.buffer.processes.worker_tasks import Acked, Finished, Got, consume, produce
@@ -11,15 +13,15 @@ from tests.buffer.processes.workers import Workers
 from tests.support.processes import Start
 
 PRODUCERS = 10
-EACH = 2_000
 
 
-def test_twenty_thousand_entries_of_ten_processes_arrive_once_and_in_order(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize("each", [100, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_the_entries_of_ten_processes_arrive_once_and_in_order(tmp_path: Path, start: Start, each: int) -> None:
     workers = Workers(start)
     received = ReceivedBatches()
     names = [f"p{number}" for number in range(PRODUCERS)]
     consumer = workers.start("consumer", consume, str(tmp_path), None, 0)
-    producing = {workers.start(name, produce, str(tmp_path), name, EACH, seed) for seed, name in enumerate(names)}
+    producing = {workers.start(name, produce, str(tmp_path), name, each, seed) for seed, name in enumerate(names)}
     is_stopping = is_over = False
     while not is_over:
         worker, message = workers.hear()
@@ -35,7 +37,7 @@ def test_twenty_thousand_entries_of_ten_processes_arrive_once_and_in_order(tmp_p
             consumer.child.tell("stop")
             is_stopping = True
 
-    assert received.by_producer() == {name: list(range(EACH)) for name in names}
+    assert received.by_producer() == {name: list(range(each)) for name in names}
     assert received.repeated == 0
     queued = Manifest.read(tmp_path).entries
     assert [entry.sequence for entry in queued] == list(range(received.acked + 1, received.last + 1))

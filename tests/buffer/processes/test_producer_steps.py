@@ -42,9 +42,13 @@ NUMBERS = [1, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (2
 
 
 # A buffer that is there already is not created again, nor is its prefix claimed.
-CASES: list[tuple[Stop, list[bytes]]] = [
-    *[(stop, []) for stop in STEPS],
-    *[(stop, [b"before"]) for stop in STEPS if stop not in (OWNER_CLAIMED, MANIFEST_CREATED)],
+CASES = [
+    *[pytest.param(stop, []) for stop in STEPS],
+    *[
+        pytest.param(stop, [b"before"], marks=pytest.mark.slow)
+        for stop in STEPS
+        if stop not in (OWNER_CLAIMED, MANIFEST_CREATED)
+    ],
 ]
 
 
@@ -68,6 +72,7 @@ def test_after_a_killed_producer_the_next_ones_entry_arrives_and_the_victims_onc
     assert drain(tmp_path) == [(place, [entry]) for place, entry in enumerate(expected)]
 
 
+@pytest.mark.slow
 def test_a_producer_killed_at_any_step_of_the_disk_while_it_writes_the_manifest_enqueues_or_does_not(
     tmp_path: Path, start: Start
 ) -> None:

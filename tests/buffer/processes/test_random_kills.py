@@ -131,7 +131,11 @@ class RandomKills:
 
 @pytest.mark.parametrize(
     ("produces", "kills", "seed"),
-    [(3_000, 20, 1), *[pytest.param(20_000, 150, seed, marks=pytest.mark.chaos) for seed in (2, 3, 4)]],
+    [
+        (600, 6, 1),
+        pytest.param(3_000, 20, 1, marks=pytest.mark.slow),
+        *[pytest.param(20_000, 150, seed, marks=pytest.mark.chaos) for seed in (2, 3, 4)],
+    ],
 )
 def test_processes_that_are_killed_and_started_again_lose_and_double_nothing(
     produces: int, kills: int, seed: int, tmp_path: Path, start: Start

@@ -61,6 +61,7 @@ class HeadsOf:
                 self.seen += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])])
 def test_two_thousand_concurrent_enqueues_of_ten_processes_leave_no_gap_and_no_double_and_keep_each_ones_order(
     tmp_path: Path, start: Start, rounds: int

@@ -19,12 +19,14 @@ from tests.buffer.producer.memory_growth import (
 )
 from tests.support.processes import Start
 
-MANIFESTS = ["native", pytest.param("opendata", marks=pytest.mark.chaos)]
+MANIFESTS = ["native"]
 
 BOUND = 7
 
 
-@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * ("tiny" in kind or "one byte" in kind)) for kind in INPUTS]
+)
 def test_a_store_that_hangs_does_not_make_it_grow(start: Start, kind: str) -> None:
     report: Report = start(feed_a_store_that_hangs, kind).answer()
     assert report.refused > report.taken > 0
