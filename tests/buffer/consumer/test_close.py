@@ -1,4 +1,4 @@
-"""`close`: stops the collector, then flushes; it hides nothing, and nothing goes on after it."""
+"""`close`: stops the collector, then flushes. It hides no error, and after it the consumer cannot be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOWN = StorageError("the store is down")
 
 
 class OfTheCaller(Exception):
-    """What goes wrong in the caller's own work."""
+    """An error of the caller's own work."""
 
 
 def with_acks(store: ObjectStore) -> Consumer:
@@ -53,12 +53,14 @@ def test_a_with_block_that_fails_flushes_too(store: ObjectStore) -> None:
     assert kept(store) == [1, 2]
 
 
-def test_close_with_nothing_to_write_writes_nothing(store: ObjectStore) -> None:
+def test_close_with_nothing_to_write_writes_nothing_and_a_second_close_does_nothing(store: ObjectStore) -> None:
     queue_up(store, 3)
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
     intercepted.calls.clear()
     consumer.close()
+    assert intercepted.calls == [("get", MANIFEST)]
+    consumer.close()  # which does nothing
     assert intercepted.calls == [("get", MANIFEST)]
 
 
@@ -76,16 +78,6 @@ def test_the_collector_has_stopped_when_close_flushes(memory: ObjectStore) -> No
     assert alive == [False]
 
 
-def test_a_second_close_does_nothing(store: ObjectStore) -> None:
-    queue_up(store, 3)
-    intercepted = InterceptedStore(store)
-    consumer = consume(intercepted)
-    consumer.close()
-    intercepted.calls.clear()
-    consumer.close()
-    assert intercepted.calls == []
-
-
 def test_a_second_close_does_nothing_after_one_that_failed(memory: ObjectStore) -> None:
     intercepted = InterceptedStore(memory)
     consumer = with_acks(intercepted)
@@ -100,13 +92,16 @@ def test_a_second_close_does_nothing_after_one_that_failed(memory: ObjectStore) 
 # A fence is logged
 
 
-def test_a_fence_is_logged_by_close_and_not_raised(store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_close_logs_a_fence_and_neither_raises_it_nor_dequeues(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
     consumer = with_acks(store)
     consume(store)
     consumer.close()
-    (said,) = errors_logged(caplog)
-    assert "a newer consumer has taken over" in said
-    assert store.url in said
+    (message,) = errors_logged(caplog)
+    assert "a newer consumer has taken over" in message
+    assert store.url in message
+    assert kept(store) == [0, 1, 2]
 
 
 def test_a_fence_is_logged_by_close_also_when_there_is_nothing_to_write(
@@ -116,13 +111,6 @@ def test_a_fence_is_logged_by_close_also_when_there_is_nothing_to_write(
     consume(memory)
     consumer.close()
     assert len(errors_logged(caplog)) == 1
-
-
-def test_a_fenced_consumer_that_is_closed_dequeues_nothing(store: ObjectStore) -> None:
-    consumer = with_acks(store)
-    consume(store)
-    consumer.close()
-    assert kept(store) == [0, 1, 2]
 
 
 def test_a_fence_does_not_hide_an_exception_in_flight(memory: ObjectStore) -> None:
@@ -164,7 +152,7 @@ def test_an_error_of_the_store_stops_the_collector_all_the_same(memory: ObjectSt
 
 @pytest.mark.parametrize("in_flight", [OfTheCaller(), KeyboardInterrupt()], ids=["exception", "interrupt"])
 def test_an_error_of_the_store_does_not_hide_what_is_in_flight_out_of_a_with_block(
-    memory: ObjectStore, in_flight: BaseException
+    memory: ObjectStore, in_flight: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     intercepted = InterceptedStore(memory)
     consumer = with_acks(intercepted)
@@ -172,6 +160,7 @@ def test_an_error_of_the_store_does_not_hide_what_is_in_flight_out_of_a_with_blo
     with pytest.raises(type(in_flight)) as raised, consumer:
         raise in_flight
     assert raised.value is in_flight
+    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [DOWN]
 
 
 def test_an_error_of_the_store_does_not_hide_what_is_in_flight_through_a_finally(memory: ObjectStore) -> None:
@@ -189,19 +178,8 @@ def test_an_error_of_the_store_does_not_hide_what_is_in_flight_through_a_finally
         work()
 
 
-def test_an_error_of_the_store_that_is_not_raised_is_logged(
-    memory: ObjectStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    intercepted = InterceptedStore(memory)
-    consumer = with_acks(intercepted)
-    intercepted.fail("get", DOWN)
-    with pytest.raises(OfTheCaller), consumer:
-        raise OfTheCaller
-    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == [DOWN]
-
-
 def test_an_error_of_the_store_is_raised_at_the_end_of_a_with_block_within_an_except_block(memory: ObjectStore) -> None:
-    # What is handled already is not in flight: nothing would be hidden, and the acks that were lost must be told.
+    # An error that is handled already is not in flight: nothing is hidden, and the lost acks must be reported.
     intercepted = InterceptedStore(memory)
     consumer = with_acks(intercepted)
     intercepted.fail("get", DOWN)
@@ -217,7 +195,7 @@ def test_an_error_of_the_store_is_raised_at_the_end_of_a_with_block_within_an_ex
         recover()
 
 
-# Nothing goes on after it
+# After it
 
 USES: dict[str, Callable[[Consumer], object]] = {
     "next_batch": lambda consumer: consumer.next_batch(),
@@ -240,25 +218,19 @@ def test_a_closed_consumer_cannot_be_used(memory: ObjectStore, use: str) -> None
         USES[use](consumer)
 
 
-def test_a_closed_consumer_fetches_no_descriptor(memory: ObjectStore) -> None:
-    fill(memory, [b"a"])
+def test_a_closed_consumer_neither_fetches_a_descriptor_nor_acks_a_batch(memory: ObjectStore) -> None:
+    fill(memory, [b"a"], [b"b"])
     consumer = consume(memory)
+    batch = read(consumer)
     (descriptor,) = consumer.next_descriptors(1)
     consumer.close()
     with pytest.raises(Closed):
         consumer.fetch_descriptor(descriptor)
-
-
-def test_a_batch_of_a_closed_consumer_cannot_be_acked(memory: ObjectStore) -> None:
-    fill(memory, [b"a"])
-    consumer = consume(memory)
-    batch = read(consumer)
-    consumer.close()
     with pytest.raises(Closed):
         batch.ack()
 
 
-def test_a_closed_consumer_asks_nothing_of_the_store(memory: ObjectStore) -> None:
+def test_a_closed_consumer_does_not_call_the_store(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
     intercepted = InterceptedStore(memory)
     consumer = consume(intercepted)
@@ -271,14 +243,14 @@ def test_a_closed_consumer_asks_nothing_of_the_store(memory: ObjectStore) -> Non
     assert intercepted.calls == []
 
 
-def test_a_closed_consumer_still_tells_its_cursors(memory: ObjectStore) -> None:
+def test_a_closed_consumer_still_has_its_cursors(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
     with Consumer(memory, NO_GC) as consumer:
         read(consumer).ack()
     assert (consumer.last_acked_sequence, len(consumer), bool(consumer)) == (0, 0, True)
 
 
-def test_a_consumer_that_is_closed_leaves_its_place_to_the_next(store: ObjectStore) -> None:
+def test_the_next_consumer_goes_on_where_a_closed_one_ended(store: ObjectStore) -> None:
     fill(store, [b"a"], [b"b"])
     with Consumer(store, ConsumerConfig(gc_interval=60.0)) as consumer:
         consumer.next_descriptors(2)

@@ -1,4 +1,4 @@
-"""Every consumer has an epoch that nobody else has or had: only a success reply grants one."""
+"""Every consumer has an epoch that no other has or had: only a success reply grants one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ def is_fenced(consumer: Consumer) -> bool:
     return False
 
 
-def test_the_first_consumer_gets_the_epoch_1_where_there_is_no_manifest(store: ObjectStore) -> None:
-    consume(store)
-    assert epoch(store) == 1
-
-
-def test_the_first_consumer_gets_the_epoch_1_where_a_producer_made_the_manifest(store: ObjectStore) -> None:
+def test_the_first_consumer_gets_the_epoch_1_where_a_producer_created_the_manifest(store: ObjectStore) -> None:
     queue_up(store, 1)
     assert epoch(store) == 0
     consume(store)
@@ -46,7 +41,7 @@ def test_each_new_consumer_gets_the_next_epoch(store: ObjectStore) -> None:
     assert found == [1, 2, 3]
 
 
-def test_a_claim_is_one_read_and_one_write_and_the_first_one_looks_whether_the_manifest_was_deleted(
+def test_a_claim_is_one_read_and_one_write_and_the_first_one_checks_whether_the_manifest_was_deleted(
     store: ObjectStore,
 ) -> None:
     intercepted = InterceptedStore(store)
@@ -86,7 +81,7 @@ def test_a_claim_whose_reply_is_lost_ends_with_an_epoch_of_its_own(
 
 
 @pytest.mark.parametrize("fault", [*LOST, Fault.EXISTS_WHILE_ABSENT])
-def test_a_claim_whose_reply_is_lost_makes_the_manifest(memory: ObjectStore, fault: Fault) -> None:
+def test_a_claim_whose_reply_is_lost_creates_the_manifest(memory: ObjectStore, fault: Fault) -> None:
     faulty = FaultyStore(memory, rates={})
     faulty.inject(fault, operation="put_if_absent", path=MANIFEST)
     consumer = consume(faulty)
@@ -96,7 +91,7 @@ def test_a_claim_whose_reply_is_lost_makes_the_manifest(memory: ObjectStore, fau
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
-def test_an_epoch_that_was_written_without_a_success_reply_is_burnt(memory: ObjectStore, fault: Fault) -> None:
+def test_an_epoch_that_was_written_without_a_success_reply_is_not_used(memory: ObjectStore, fault: Fault) -> None:
     queue_up(memory, 1)
     faulty = FaultyStore(memory, rates={})
     faulty.inject(fault, operation="put_if_match", path=MANIFEST)
@@ -106,11 +101,11 @@ def test_an_epoch_that_was_written_without_a_success_reply_is_burnt(memory: Obje
 
 @pytest.mark.parametrize("fault", LOST)
 @pytest.mark.parametrize("entries", [0, 1])
-def test_a_claim_whose_reply_is_lost_takes_no_epoch_that_a_rival_got_meanwhile(
+def test_a_claim_whose_reply_is_lost_does_not_use_an_epoch_that_a_rival_got_meanwhile(
     memory: ObjectStore, fault: Fault, entries: int
 ) -> None:
-    # The rival claims between the failed write and the look that follows: where that write did not take effect, the
-    # manifest then shows the very number that was tried.
+    # The rival claims between the failed write and the read that follows: where that write did not take effect, the
+    # manifest then has the very epoch that was tried.
     queue_up(memory, entries)
     rivals: list[Consumer] = []
     faulty = FaultyStore(memory, rates={}, third_party=lambda store, _: rivals.append(consume(store)))
@@ -147,7 +142,7 @@ def test_a_late_claim_does_not_take_the_queue_back(memory: ObjectStore) -> None:
     assert (is_fenced(consumer), is_fenced(newest)) == (True, False)
 
 
-def test_of_many_consumers_at_once_exactly_one_is_left(memory: ObjectStore) -> None:
+def test_of_many_consumers_at_once_exactly_one_is_not_fenced(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     faulty = FaultyStore(memory, seed=11, sleep=lambda _: None)
     ready = threading.Barrier(4)
@@ -169,7 +164,7 @@ def test_of_many_consumers_no_two_hold_one_epoch(memory: ObjectStore) -> None:
     assert len(set(shown)) == 24
 
 
-# A store that does not answer
+# A store that does not reply
 
 
 def test_a_claim_reads_again_where_a_read_fails(store: ObjectStore) -> None:
@@ -188,10 +183,8 @@ def test_a_claim_gives_up_where_no_read_succeeds(memory: ObjectStore) -> None:
     assert intercepted.count("put_if_absent", "put_if_match") == 0
 
 
-def test_a_claim_that_never_hears_a_reply_says_so_in_the_end(
-    memory: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_pauses(monkeypatch)
+@pytest.mark.slow  # it waits between its tries
+def test_a_claim_that_never_gets_a_reply_fails_in_the_end(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     old = consume(memory)
     intercepted = InterceptedStore(memory)
@@ -201,25 +194,23 @@ def test_a_claim_that_never_hears_a_reply_says_so_in_the_end(
     assert not is_fenced(old)
 
 
-def test_a_claim_that_loses_again_and_again_goes_on(memory: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_pauses(monkeypatch)
+@pytest.mark.slow
+def test_a_claim_that_loses_again_and_again_goes_on(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     intercepted = InterceptedStore(memory)
-    # Losing to others is no silence: a reply that is lost after that is the first.
-    replies = iter([*[Conflict("somebody was first")] * 50, OutcomeUnknown("no reply")])
+    # A lost compare-and-set is a reply: the one that is lost after that is the first.
+    replies = iter([*[Conflict("another was first")] * 35, OutcomeUnknown("no reply")])
 
     def refuse() -> NoReturn:
         raise next(replies)
 
-    intercepted.before("put_if_match", refuse, path=MANIFEST, times=51)
+    intercepted.before("put_if_match", refuse, path=MANIFEST, times=36)
     assert not is_fenced(consume(intercepted))
     assert intercepted.is_done
 
 
-def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(
-    memory: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_pauses(monkeypatch)
+@pytest.mark.slow
+def test_a_dequeue_that_never_gets_a_reply_fails_in_the_end(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     intercepted = InterceptedStore(memory)
     consumer = consume(intercepted)
@@ -228,7 +219,3 @@ def test_a_dequeue_that_never_hears_a_reply_says_so_in_the_end(
     with pytest.raises(OutcomeUnknown, match="no reply"):
         consumer.ack_through(0)
     assert consumer.last_acked_sequence is None
-
-
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.manifest.cas._FIRST_PAUSE", 0.0)

@@ -1,4 +1,4 @@
-"""Groups: readers of one buffer that do not know of each other. Each has its own fence, its own acks, its own lag."""
+"""Groups: independent readers of one buffer. Each has its own fence, its own acks, its own lag."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ def ack(consumer: Consumer, through: int) -> None:
     ("start", "expected"), [("earliest", [0, 1, 2]), ("latest", []), (0, [0, 1, 2]), (1, [1, 2]), (2, [2])]
 )
 @pytest.mark.parametrize("group", ["audit", "default"])
-def test_a_new_group_begins_where_it_is_told_to(
-    store: ObjectStore, group: str, start: str | int, expected: list[int]
-) -> None:
+def test_a_new_group_begins_at_its_start(store: ObjectStore, group: str, start: str | int, expected: list[int]) -> None:
     queue_up(store, 3)
     consumer = join(store, group, start)
     assert len(consumer) == len(expected)
@@ -96,7 +94,9 @@ def test_a_new_group_may_be_there_before_the_buffer(store: ObjectStore, start: s
 
 @pytest.mark.parametrize("group", ["audit", "default"])
 @pytest.mark.parametrize("start", [0, 3, 17])
-def test_a_start_that_is_not_there_is_refused_and_fences_nobody(store: ObjectStore, group: str, start: int) -> None:
+def test_a_start_that_is_not_there_is_refused_and_fences_no_consumer(
+    store: ObjectStore, group: str, start: int
+) -> None:
     queue_up(store, 3)
     slow = join(store, "slow")
     Groups(store).drop("default")
@@ -116,7 +116,7 @@ def test_a_sequence_to_start_at_is_refused_where_there_is_none(memory: ObjectSto
 
 @pytest.mark.parametrize("start", ["latest", 2, 17])
 @pytest.mark.parametrize("group", ["audit", "default"])
-def test_a_start_counts_for_nothing_once_a_group_has_had_a_consumer(
+def test_a_start_does_not_count_once_a_group_has_had_a_consumer(
     memory: ObjectStore, group: str, start: str | int
 ) -> None:
     queue_up(memory, 3)
@@ -128,11 +128,11 @@ def test_a_start_counts_for_default_while_it_has_never_had_a_consumer(memory: Ob
     queue_up(memory, 3)
     ack(join(memory, "audit"), 1)
     assert sequences(join(memory, "default", "latest").next_descriptors(9)) == []
-    assert kept(memory) == [2]  # which only the other group has not acked
+    assert kept(memory) == [2]  # which the group `audit` has not acked
     assert sequences(join(memory, "default", "earliest").next_descriptors(9)) == []
 
 
-def test_a_start_counts_for_nothing_in_a_group_that_was_created(memory: ObjectStore) -> None:
+def test_a_start_does_not_count_in_a_group_that_was_created(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     Groups(memory).create("audit", start=2)
     assert sequences(join(memory, "audit", "earliest").next_descriptors(9)) == [2]
@@ -150,7 +150,7 @@ def test_a_start_counts_once_though_the_reply_of_the_claim_is_lost(memory: Objec
     assert sequences(consumer.next_descriptors(9)) == [3]
 
 
-def test_a_group_is_made_by_the_claim_alone(store: ObjectStore) -> None:
+def test_the_claim_alone_creates_a_group(store: ObjectStore) -> None:
     queue_up(store, 1)
     intercepted = InterceptedStore(store)
     join(intercepted, "audit")
@@ -222,7 +222,7 @@ def test_a_group_may_not_ack_what_only_another_was_handed(memory: ObjectStore) -
     assert acked(memory)["other"] == -1
 
 
-def test_an_ack_is_not_taken_back_by_one_of_another_group(memory: ObjectStore) -> None:
+def test_an_ack_is_not_undone_by_one_of_another_group(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     intercepted = InterceptedStore(memory)
     one, other = join(intercepted, "one"), join(memory, "other")
@@ -245,8 +245,8 @@ def test_peek_shows_what_a_group_has_not_acked(memory: ObjectStore) -> None:
     ack(join(memory, "audit"), 0)
     assert [record.value for record in peek(memory, group="audit")] == [b"b"]
     assert [record.value for record in peek(memory)] == [b"a", b"b"]
-    with pytest.raises(InvalidInput, match="no group 'nobody'"):
-        peek(memory, group="nobody")
+    with pytest.raises(InvalidInput, match="no group 'missing'"):
+        peek(memory, group="missing")
 
 
 # Fences
@@ -272,18 +272,18 @@ def test_every_epoch_is_given_once_over_all_groups(memory: ObjectStore) -> None:
     assert epoch(memory) == 4
 
 
-def test_a_fence_names_who_took_over_and_when(store: ObjectStore) -> None:
+def test_a_fence_names_the_new_owner_and_the_time(store: ObjectStore) -> None:
     first = join(store, "audit", clock=lambda: NOW - 100)
     join(store, "audit", clock=lambda: NOW)
     owner = f"{socket.gethostname()}:{os.getpid()}"
     with pytest.raises(Fenced) as fenced:
         first.flush()
-    said = str(fenced.value)
-    assert f"the group 'audit' of {store.url}/{MANIFEST}" in said
-    assert f"{owner}, at 2023-11-14 22:13:20 UTC; its epoch is 2, and this one's 1" in said
+    message = str(fenced.value)
+    assert f"the group 'audit' of {store.url}/{MANIFEST}" in message
+    assert f"{owner}, at 2023-11-14 22:13:20 UTC; its epoch is 2, and this one's 1" in message
 
 
-def test_a_manifest_that_was_deleted_is_not_told_as_a_takeover_in_1970(memory: ObjectStore) -> None:
+def test_a_manifest_that_was_deleted_is_not_reported_as_a_takeover_in_1970(memory: ObjectStore) -> None:
     consumer = join(memory, "default")
     memory.delete([MANIFEST])
     with pytest.raises(Fenced) as fenced:
@@ -291,10 +291,10 @@ def test_a_manifest_that_was_deleted_is_not_told_as_a_takeover_in_1970(memory: O
     assert "1970" not in str(fenced.value)
 
 
-# What leaves, and when
+# What is dequeued, and when
 
 
-def test_nothing_leaves_before_the_slowest_group_is_past_it(store: ObjectStore) -> None:
+def test_nothing_is_dequeued_before_the_slowest_group_has_acked_it(store: ObjectStore) -> None:
     queue_up(store, 5)
     slow, fast = join(store, "slow"), join(store, "default")
     ack(fast, 4)
@@ -305,13 +305,13 @@ def test_nothing_leaves_before_the_slowest_group_is_past_it(store: ObjectStore) 
     assert kept(store) == []
 
 
-def test_nothing_leaves_that_a_group_without_a_consumer_has_not_acked(memory: ObjectStore) -> None:
+def test_nothing_is_dequeued_that_a_group_without_a_consumer_has_not_acked(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     ack(join(memory, "audit"), 2)
     assert kept(memory) == [0, 1, 2]  # for `default`, which is there from the beginning
 
 
-def test_nothing_leaves_where_there_is_no_group(memory: ObjectStore) -> None:
+def test_nothing_is_dequeued_where_there_is_no_group(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     Groups(memory).drop("default", force=True)
     queue_up(memory, 1)
@@ -339,7 +339,7 @@ def test_a_drop_frees_what_only_that_group_held_back(store: ObjectStore) -> None
     assert kept(store) == [4]
 
 
-def test_an_object_that_is_gone_is_told_to_the_group_that_has_not_acked_it(memory: ObjectStore) -> None:
+def test_an_object_that_is_gone_is_reported_to_the_group_that_has_not_acked_it(memory: ObjectStore) -> None:
     first, _ = fill(memory, [b"a"], [b"b"])
     one, other = join(memory, "one"), join(memory, "other")
     read(one).ack()
@@ -353,7 +353,7 @@ def test_an_object_that_is_gone_is_told_to_the_group_that_has_not_acked_it(memor
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_consumer_whose_group_is_gone_is_fenced_and_never_makes_it_again(store: ObjectStore, use: str) -> None:
+def test_a_consumer_whose_group_is_gone_is_fenced_and_never_creates_it_again(store: ObjectStore, use: str) -> None:
     queue_up(store, 2)
     consumer = join(store, "audit")
     consumer.next_descriptors(1)
@@ -367,7 +367,7 @@ def test_a_consumer_whose_group_is_gone_is_fenced_and_never_makes_it_again(store
     assert store.get(MANIFEST).data == before
 
 
-def test_a_group_that_goes_while_its_ack_is_on_its_way_is_not_made_again(memory: ObjectStore) -> None:
+def test_a_group_that_goes_while_its_ack_is_on_its_way_is_not_created_again(memory: ObjectStore) -> None:
     queue_up(memory, 2)
     intercepted = InterceptedStore(memory)
     consumer = join(intercepted, "audit")
@@ -379,14 +379,14 @@ def test_a_group_that_goes_while_its_ack_is_on_its_way_is_not_made_again(memory:
 
 
 @pytest.mark.parametrize("again", ["created", "joined"])
-def test_a_group_that_was_dropped_and_made_again_never_meets_an_old_epoch(store: ObjectStore, again: str) -> None:
+def test_a_group_that_was_dropped_and_created_again_never_has_an_old_epoch(store: ObjectStore, again: str) -> None:
     queue_up(store, 3)
     old = []
     for _ in range(3):
         old.append(join(store, "audit"))
         old[-1].next_descriptors(2)  # before the next one fences it
     Groups(store).drop("audit")
-    for _ in range(4):  # as many as it takes for a count of its own to come by the old epochs
+    for _ in range(4):  # as many as a count of its own would need to reach the old epochs
         if again == "created":
             Groups(store).create("audit")
             Groups(store).drop("audit")
@@ -414,7 +414,7 @@ def test_a_reset_fences_and_lets_the_next_consumer_begin_there(
     assert sequences(join(store, "audit").next_descriptors(9)) == expected
 
 
-def test_a_reset_fences_nobody_else(memory: ObjectStore) -> None:
+def test_a_reset_fences_no_consumer_else(memory: ObjectStore) -> None:
     queue_up(memory, 2)
     audit, default = join(memory, "audit"), join(memory, "default")
     Groups(memory).reset("audit", "latest")
@@ -432,7 +432,7 @@ def test_a_reset_to_the_end_frees_what_the_group_held_back(memory: ObjectStore) 
 
 
 @pytest.mark.parametrize("to", [0, 4])
-def test_a_reset_to_what_is_not_there_is_refused_and_fences_nobody(memory: ObjectStore, to: int) -> None:
+def test_a_reset_to_what_is_not_there_is_refused_and_fences_no_consumer(memory: ObjectStore, to: int) -> None:
     queue_up(memory, 4)
     consumer = join(memory, "default")
     ack(consumer, 0)
@@ -441,13 +441,13 @@ def test_a_reset_to_what_is_not_there_is_refused_and_fences_nobody(memory: Objec
     consumer.flush()
 
 
-def test_what_is_done_to_a_group_that_is_not_there_is_refused(memory: ObjectStore) -> None:
+def test_changes_of_a_group_that_is_not_there_are_refused(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     before = memory.get(MANIFEST).data
     groups = Groups(memory)
-    uses: list[Callable[[], object]] = [lambda: groups.drop("nobody"), lambda: groups.reset("nobody", "latest")]
+    uses: list[Callable[[], object]] = [lambda: groups.drop("missing"), lambda: groups.reset("missing", "latest")]
     for use in uses:
-        with pytest.raises(InvalidInput, match=r"no group 'nobody'.*default"):
+        with pytest.raises(InvalidInput, match=r"no group 'missing'.*default"):
             use()
     with pytest.raises(InvalidInput, match=r"'default' is in .* already"):
         groups.create("default")

@@ -1,4 +1,4 @@
-"""`len`, `is_empty` and `conflict_rate`: as of the last read or write; and what is not read again."""
+"""`len`, `is_empty` and `conflict_rate`: as of the last read or write; and what is not decoded again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_length_is_without_what_was_acked_before(memory: ObjectStore) -> Non
     assert len(consume(memory, 1)) == 3
 
 
-def test_the_length_does_not_know_of_what_came_since(store: ObjectStore) -> None:
+def test_the_length_does_not_count_what_was_enqueued_since(store: ObjectStore) -> None:
     queue_up(store, 3)
     consumer = consume(store)
     queue_up(store, 2)
@@ -129,7 +129,7 @@ def test_the_conflict_rate_counts_a_lost_claim(store: ObjectStore) -> None:
     assert consume(intercepted).conflict_rate == 50.0
 
 
-def test_a_reply_that_is_lost_is_no_conflict(memory: ObjectStore) -> None:
+def test_a_lost_reply_is_not_a_conflict(memory: ObjectStore) -> None:
     faulty = FaultyStore(memory, rates={})
     faulty.inject(Fault.ERROR_AFTER, operation="put_if_absent")
     assert consume(faulty).conflict_rate == 0.0
@@ -193,14 +193,14 @@ def test_an_object_that_is_gone_has_the_manifest_decoded_again(store: ObjectStor
 # Where
 
 
-def test_a_consumer_reads_where_it_is_told_to(tmp_path: Path, fresh_name: str) -> None:
+def test_a_consumer_takes_a_path_or_a_url(tmp_path: Path, fresh_name: str) -> None:
     places: list[str | os.PathLike[str]] = [tmp_path, str(tmp_path / "b"), f"memory://{fresh_name}"]
     for place in places:
         with Consumer(place, NO_GC) as consumer:
             assert len(consumer) == 0
 
 
-def test_a_consumer_reads_the_manifest_it_is_told_to(memory: ObjectStore) -> None:
+def test_a_consumer_reads_the_manifest_of_its_config(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     fill(memory, [b"a"], config=ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1))
     consumer = Consumer(memory, ConsumerConfig(gc=False, data_path_prefix="p", manifest_path="p/m"))

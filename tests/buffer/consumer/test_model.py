@@ -250,10 +250,14 @@ class ConsumerMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("examples", "steps"), [(20, 40), pytest.param(1500, 80, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)])]
+    ("examples", "steps"),
+    [
+        (8, 40),
+        pytest.param(60, 40, marks=pytest.mark.slow),
+        pytest.param(1500, 80, marks=[pytest.mark.chaos, pytest.mark.timeout(1800)]),
+    ],
 )
-def test_a_consumer_does_what_its_model_does(monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
-    monkeypatch.setattr("penstock.buffer.manifest.cas._FIRST_PAUSE", 0.0)  # nobody else is there to be met again
+def test_a_consumer_does_what_its_model_does(examples: int, steps: int) -> None:
     run_state_machine_as_test(
         ConsumerMachine,
         settings=settings(

@@ -17,13 +17,16 @@ BY_NAME = [type(error).__name__ for error in INTERRUPTIONS]
 def test_batches_come_in_the_order_of_the_queue(store: ObjectStore) -> None:
     fill(store, [b"a", b"b"], [b"c"])
     consumer = consume(store)
+    assert cursors(consumer) == Cursors(None, None, None)
     assert [(batch.sequence, batch.entries) for batch in (read(consumer), read(consumer))] == [
         (0, [b"a", b"b"]),
         (1, [b"c"]),
     ]
+    assert cursors(consumer) == Cursors(None, 1, 1)
+    assert kept(store) == [0, 1]  # not acked yet
 
 
-def test_a_batch_says_where_it_comes_from_and_what_was_attached(store: ObjectStore) -> None:
+def test_a_batch_has_its_location_and_its_metadata(store: ObjectStore) -> None:
     written = fill(store, [b"a", b"b"], metadata=b"attached", clock=lambda: 1_700_000_000.5)
     batch = read(consume(store))
     assert batch.location == written[0].location
@@ -39,7 +42,7 @@ def test_a_batch_of_any_format_is_decoded(memory: ObjectStore, written_as: str, 
     assert read(consume(memory)).entries == [b"a", b"b"]
 
 
-def test_the_entries_of_a_batch_are_made_once(memory: ObjectStore) -> None:
+def test_the_entries_of_a_batch_are_decoded_once(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
     batch = read(consume(memory))
     assert batch.entries is batch.entries
@@ -49,18 +52,11 @@ def test_there_is_no_batch_where_nothing_was_ever_produced(store: ObjectStore) -
     assert consume(store).next_batch() is None
 
 
-def test_there_is_no_batch_after_the_last_one(store: ObjectStore) -> None:
+def test_after_the_last_batch_there_is_none_and_no_cursor_moves(store: ObjectStore) -> None:
     fill(store, [b"a"])
     consumer = consume(store)
     read(consumer)
     assert consumer.next_batch() is None
-
-
-def test_finding_no_batch_moves_no_cursor(store: ObjectStore) -> None:
-    fill(store, [b"a"])
-    consumer = consume(store)
-    read(consumer)
-    consumer.next_batch()
     assert cursors(consumer) == Cursors(None, 0, 0)
 
 
@@ -69,27 +65,6 @@ def test_a_batch_that_comes_after_the_last_one_is_found(store: ObjectStore) -> N
     assert consumer.next_batch() is None
     fill(store, [b"late"])
     assert read(consumer).entries == [b"late"]
-
-
-def test_the_cursors_start_at_nothing(memory: ObjectStore) -> None:
-    fill(memory, [b"a"])
-    assert cursors(consume(memory)) == Cursors(None, None, None)
-
-
-def test_reading_moves_the_handed_out_and_the_fetched_cursor_alone(store: ObjectStore) -> None:
-    fill(store, [b"a"], [b"b"])
-    consumer = consume(store)
-    read(consumer)
-    read(consumer)
-    assert cursors(consumer) == Cursors(None, 1, 1)
-
-
-def test_reading_ahead_of_acks_dequeues_nothing(store: ObjectStore) -> None:
-    fill(store, [b"a"], [b"b"])
-    consumer = consume(store)
-    read(consumer)
-    read(consumer)
-    assert kept(store) == [0, 1]
 
 
 def test_a_new_consumer_starts_again_at_the_ack_frontier(store: ObjectStore) -> None:
@@ -102,19 +77,9 @@ def test_a_new_consumer_starts_again_at_the_ack_frontier(store: ObjectStore) -> 
 
 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=BY_NAME)
-def test_after_a_fetch_that_failed_the_same_entry_comes_again(store: ObjectStore, error: BaseException) -> None:
-    _, second = fill(store, [b"a"], [b"b"])
-    intercepted = InterceptedStore(store)
-    consumer = consume(intercepted)
-    read(consumer)
-    intercepted.fail("get", error, path=second.location)
-    with pytest.raises(type(error)):
-        consumer.next_batch()
-    assert read(consumer).entries == [b"b"]
-
-
-@pytest.mark.parametrize("error", INTERRUPTIONS, ids=BY_NAME)
-def test_a_fetch_that_failed_moves_no_cursor(store: ObjectStore, error: BaseException) -> None:
+def test_a_fetch_that_failed_moves_no_cursor_and_the_same_entry_is_read_again(
+    store: ObjectStore, error: BaseException
+) -> None:
     _, second = fill(store, [b"a"], [b"b"])
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
@@ -123,10 +88,11 @@ def test_a_fetch_that_failed_moves_no_cursor(store: ObjectStore, error: BaseExce
     with pytest.raises(type(error)):
         consumer.next_batch()
     assert cursors(consumer) == Cursors(None, 0, 0)
+    assert read(consumer).entries == [b"b"]
 
 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=BY_NAME)
-def test_after_a_read_of_the_manifest_that_failed_the_same_entry_comes_again(
+def test_after_a_read_of_the_manifest_that_failed_the_same_entry_is_read_again(
     memory: ObjectStore, error: BaseException
 ) -> None:
     fill(memory, [b"a"], [b"b"])
@@ -139,24 +105,17 @@ def test_after_a_read_of_the_manifest_that_failed_the_same_entry_comes_again(
     assert read(consumer).sequence == 1
 
 
-def test_a_batch_that_is_no_batch_is_corrupt_and_says_which(store: ObjectStore) -> None:
+def test_bytes_that_are_not_a_batch_are_corrupt_data_each_time_and_move_no_cursor(store: ObjectStore) -> None:
     (written,) = fill(store, [b"a"])
-    store.put(written.location, b"these bytes are no batch")
-    with pytest.raises(CorruptData, match=f"sequence 0 .*{written.location}.*unsupported"):
-        consume(store).next_batch()
-
-
-def test_a_batch_that_is_no_batch_comes_again_each_time(store: ObjectStore) -> None:
-    first, _ = fill(store, [b"a"], [b"b"])
-    store.put(first.location, b"these bytes are no batch")
+    store.put(written.location, b"these bytes are not a batch")
     consumer = consume(store)
     for _ in range(2):
-        with pytest.raises(CorruptData):
+        with pytest.raises(CorruptData, match=f"sequence 0 .*{written.location}.*unsupported"):
             consumer.next_batch()
         assert cursors(consumer) == Cursors(None, None, None)
 
 
-def test_a_batch_that_was_mended_is_read_where_it_was_corrupt(store: ObjectStore) -> None:
+def test_a_corrupt_batch_that_was_repaired_is_read(store: ObjectStore) -> None:
     first, _ = fill(store, [b"a"], [b"b"])
     whole = store.get(first.location).data
     store.put(first.location, whole[:-1])
@@ -174,7 +133,7 @@ def test_a_batch_that_unpacks_beyond_max_batch_bytes_is_corrupt(memory: ObjectSt
         consumer.next_batch()
 
 
-def test_an_interrupt_while_the_lag_is_measured_leaves_the_entry_to_come_again(memory: ObjectStore) -> None:
+def test_an_interrupt_while_the_lag_is_measured_does_not_lose_the_entry(memory: ObjectStore) -> None:
     fill(memory, [b"a"], [b"b"])
 
     is_interrupted = False

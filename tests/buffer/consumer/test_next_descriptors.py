@@ -24,11 +24,11 @@ from tests.support.filled_buffers import (
 )
 
 
-def test_a_descriptor_says_where_its_data_is_and_what_was_attached(store: ObjectStore, manifest: str) -> None:
+def test_a_descriptor_has_a_location_and_metadata(store: ObjectStore, manifest: str) -> None:
     (written,) = fill(store, [b"a"], metadata=b"attached", clock=lambda: 1_700_000_000.0)
     attached = Metadata(0, 1_700_000_000_000, b"attached")
     expected = BatchDescriptor(0, written.location, (attached,))
-    if manifest == "native":  # which knows more
+    if manifest == "native":  # which has more
         expected = replace(expected, size=len(store.get(written.location).data), records=1)
     assert consume(store).next_descriptors(1) == [expected]
 
@@ -68,6 +68,8 @@ def test_descriptors_are_contiguous_from_call_to_call(store: ObjectStore) -> Non
     queue_up(store, 10)
     consumer = consume(store)
     assert [sequences(consumer.next_descriptors(most)) for most in (3, 1, 4)] == [[0, 1, 2], [3], [4, 5, 6, 7]]
+    assert cursors(consumer) == Cursors(None, None, 7)
+    assert kept(store) == list(range(10))
 
 
 def test_there_are_no_more_descriptors_than_entries(store: ObjectStore) -> None:
@@ -76,23 +78,16 @@ def test_there_are_no_more_descriptors_than_entries(store: ObjectStore) -> None:
     assert sequences(consumer.next_descriptors(1 << 70)) == [0, 1, 2]
 
 
-def test_there_are_no_descriptors_after_the_last_one(store: ObjectStore) -> None:
-    queue_up(store, 3)
-    consumer = consume(store)
-    consumer.next_descriptors(3)
-    assert consumer.next_descriptors(3) == []
-
-
 def test_there_are_no_descriptors_where_nothing_was_ever_produced(store: ObjectStore) -> None:
     assert consume(store).next_descriptors(3) == []
 
 
-def test_finding_no_descriptors_moves_no_cursor(memory: ObjectStore) -> None:
+def test_after_the_last_descriptor_there_are_none_and_no_cursor_moves(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     consumer = consume(memory)
     consumer.next_descriptors(2)
-    consumer.next_descriptors(1)
-    consumer.next_descriptors(1)
+    assert sequences(consumer.next_descriptors(5)) == [2]
+    assert consumer.next_descriptors(1) == []
     assert cursors(consumer) == Cursors(None, None, 2)
 
 
@@ -104,60 +99,33 @@ def test_descriptors_of_entries_that_come_later_follow_on(store: ObjectStore) ->
     assert sequences(consumer.next_descriptors(5)) == [2, 3]
 
 
-def test_descriptors_move_the_handed_out_cursor_alone(store: ObjectStore) -> None:
-    queue_up(store, 5)
-    consumer = consume(store)
-    consumer.next_descriptors(3)
-    assert cursors(consumer) == Cursors(None, None, 2)
-
-
-def test_handing_out_descriptors_dequeues_nothing(store: ObjectStore) -> None:
-    queue_up(store, 2)
-    consume(store).next_descriptors(2)
-    assert kept(store) == [0, 1]
-
-
-def test_no_descriptors_are_asked_for_without_reading_anything(store: ObjectStore) -> None:
+def test_a_call_for_no_descriptors_reads_nothing_and_moves_no_cursor(store: ObjectStore) -> None:
     queue_up(store, 2)
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
     intercepted.calls.clear()
     assert consumer.next_descriptors(0) == []
     assert intercepted.calls == []
-
-
-def test_asking_for_no_descriptors_moves_no_cursor(memory: ObjectStore) -> None:
-    queue_up(memory, 2)
-    consumer = consume(memory)
-    consumer.next_descriptors(0)
     assert cursors(consumer) == Cursors(None, None, None)
 
 
 @pytest.mark.parametrize("most", [-1, True, False, 1.0, "1", None])
-def test_a_number_of_descriptors_that_is_none_is_refused(memory: ObjectStore, most: object) -> None:
+def test_an_invalid_number_of_descriptors_is_refused(memory: ObjectStore, most: object) -> None:
     with pytest.raises(InvalidInput, match=f"max must be an integer, 0 or more, not {most!r}"):
         consume(memory).next_descriptors(most)  # type: ignore[arg-type]
 
 
-def test_a_dropped_descriptor_does_not_come_again_to_the_same_consumer(store: ObjectStore) -> None:
+def test_a_dropped_descriptor_is_not_handed_out_again_by_the_same_consumer(store: ObjectStore) -> None:
     queue_up(store, 3)
     consumer = consume(store)
-    consumer.next_descriptors(2)  # and nobody keeps them
+    consumer.next_descriptors(2)
     assert sequences(consumer.next_descriptors(3)) == [2]
 
 
-def test_a_dropped_descriptor_comes_again_to_a_new_consumer(store: ObjectStore) -> None:
+def test_a_dropped_descriptor_is_handed_out_again_by_a_new_consumer(store: ObjectStore) -> None:
     queue_up(store, 3)
     consume(store).next_descriptors(2)
     assert sequences(consume(store).next_descriptors(3)) == [0, 1, 2]
-
-
-def test_a_new_consumer_is_handed_what_follows_the_ack_frontier(store: ObjectStore) -> None:
-    queue_up(store, 4)
-    consumer = consume(store)
-    consumer.next_descriptors(4)
-    consumer.ack_through(1)
-    assert sequences(consume(store).next_descriptors(4)) == [2, 3]
 
 
 def test_a_batch_follows_on_the_descriptors_before_it(store: ObjectStore) -> None:
@@ -175,7 +143,7 @@ def test_descriptors_follow_on_the_batch_before_them(store: ObjectStore) -> None
 
 
 @pytest.mark.parametrize("error", [StorageError("the store is down"), KeyboardInterrupt()], ids=["error", "interrupt"])
-def test_after_a_read_that_failed_the_same_descriptors_come_again(store: ObjectStore, error: BaseException) -> None:
+def test_after_a_read_that_failed_the_same_descriptors_are_handed_out(store: ObjectStore, error: BaseException) -> None:
     queue_up(store, 3)
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)

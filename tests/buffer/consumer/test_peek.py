@@ -1,4 +1,4 @@
-"""`peek` shows the next entries, and `Manifest.read` what is queued: neither takes an epoch or changes anything."""
+"""`peek` shows the next entries, and `Manifest.read` what is queued: neither claims an epoch or changes anything."""
 
 from __future__ import annotations
 
@@ -40,27 +40,23 @@ def test_peek_shows_records_with_all_that_they_have(store: ObjectStore) -> None:
     assert peek(store) == [whole, Record(b"b")]
 
 
-def test_peek_shows_entries_across_batches(store: ObjectStore) -> None:
-    fill(store, [b"a", b"b"], [b"c"], [b"d", b"e"])
-    assert values(peek(store, 4)) == [b"a", b"b", b"c", b"d"]
-
-
 @pytest.mark.parametrize(("n", "shown"), [(1, 1), (2, 2), (3, 3), (5, 5), (6, 5), (1 << 40, 5)])
-def test_peek_shows_as_many_as_asked_for_and_there_are(memory: ObjectStore, n: int, shown: int) -> None:
+def test_peek_shows_at_most_n_entries_across_batches(memory: ObjectStore, n: int, shown: int) -> None:
     fill(memory, [b"a", b"b"], [b"c"], [b"d", b"e"])
     assert values(peek(memory, n)) == [b"a", b"b", b"c", b"d", b"e"][:shown]
 
 
-def test_peek_shows_ten_unless_told_otherwise(memory: ObjectStore) -> None:
+def test_peek_shows_ten_by_default(memory: ObjectStore) -> None:
     fill(memory, [b"%d" % number for number in range(12)])
     assert len(peek(memory)) == 10
 
 
-def test_peek_reads_no_more_batches_than_it_shows(store: ObjectStore) -> None:
+def test_peek_reads_no_more_batches_than_it_shows_and_shows_them_again(store: ObjectStore) -> None:
     first, second, _ = fill(store, [b"a", b"b"], [b"c", b"d"], [b"e"])
     intercepted = InterceptedStore(store)
     peek(intercepted, 4)
     assert intercepted.calls == [("get", MANIFEST), ("get", first.location), ("get", second.location)]
+    assert peek(intercepted, 4) == peek(store, 4)
 
 
 def test_peek_at_nothing_shows_nothing(store: ObjectStore) -> None:
@@ -76,14 +72,9 @@ def test_peek_where_nothing_was_ever_produced_shows_nothing(store: ObjectStore) 
 
 
 @pytest.mark.parametrize("n", [-1, True, 1.0, "1", None])
-def test_peek_at_a_number_that_is_none_is_refused(memory: ObjectStore, n: object) -> None:
+def test_peek_at_an_invalid_number_is_refused(memory: ObjectStore, n: object) -> None:
     with pytest.raises(InvalidInput, match=f"n must be an integer, 0 or more, not {n!r}"):
         peek(memory, n)  # type: ignore[arg-type]
-
-
-def test_peek_shows_again_what_it_has_shown(memory: ObjectStore) -> None:
-    fill(memory, [b"a"])
-    assert peek(memory) == peek(memory)
 
 
 def test_peek_ignores_what_was_dequeued(store: ObjectStore) -> None:
@@ -98,7 +89,7 @@ def test_peek_shows_what_was_read_and_not_acked(store: ObjectStore) -> None:
     assert values(peek(store)) == [b"a", b"b"]
 
 
-def test_peek_fences_nobody_and_changes_nothing(store: ObjectStore) -> None:
+def test_peek_fences_no_consumer_and_changes_nothing(store: ObjectStore) -> None:
     fill(store, [b"a"])
     consumer = consume(store)
     before = store.get(MANIFEST)
@@ -107,14 +98,7 @@ def test_peek_fences_nobody_and_changes_nothing(store: ObjectStore) -> None:
     consumer.flush()
 
 
-def test_peek_only_reads(memory: ObjectStore) -> None:
-    fill(memory, [b"a"])
-    intercepted = InterceptedStore(memory)
-    peek(intercepted)
-    assert intercepted.count("get") == len(intercepted.calls) == 2
-
-
-def test_peek_looks_at_the_manifest_it_is_told_to(memory: ObjectStore) -> None:
+def test_peek_reads_the_manifest_of_its_path(memory: ObjectStore) -> None:
     fill(memory, [b"usual"])
     fill(memory, [b"other"], config=ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1))
     assert values(peek(memory, manifest_path="p/m")) == [b"other"]
@@ -131,14 +115,14 @@ def test_peek_reads_batches_of_every_format(memory: ObjectStore) -> None:
 # When an object is gone
 
 
-def test_peek_tells_of_an_object_that_is_gone_and_still_referenced(store: ObjectStore) -> None:
+def test_peek_reports_an_object_that_is_gone_and_still_referenced(store: ObjectStore) -> None:
     first, _ = fill(store, [b"a"], [b"b"])
     store.delete([first.location])
     with pytest.raises(NotFound, match=f"sequence 0 .*{first.location}"):
         peek(store)
 
 
-def test_peek_asks_the_manifest_it_was_told_about_whether_an_object_is_still_referenced(memory: ObjectStore) -> None:
+def test_peek_checks_in_the_manifest_of_its_path_whether_an_object_is_still_referenced(memory: ObjectStore) -> None:
     elsewhere = ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1)
     (written,) = fill(memory, [b"other"], config=elsewhere)
     memory.delete([written.location])
@@ -152,7 +136,7 @@ def test_peek_does_not_miss_an_object_that_it_does_not_need(memory: ObjectStore)
     assert values(peek(memory, 1)) == [b"a"]
 
 
-def test_peek_passes_over_what_was_acked_and_collected_meanwhile(store: ObjectStore) -> None:
+def test_peek_skips_what_was_acked_and_collected_meanwhile(store: ObjectStore) -> None:
     first, _ = fill(store, [b"a"], [b"b"])
     intercepted = InterceptedStore(store)
 
@@ -164,20 +148,20 @@ def test_peek_passes_over_what_was_acked_and_collected_meanwhile(store: ObjectSt
     assert values(peek(intercepted)) == [b"b"]
 
 
-def test_peek_tells_of_a_batch_that_is_none(memory: ObjectStore) -> None:
+def test_peek_reports_bytes_that_are_not_a_batch(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
-    memory.put(written.location, b"these bytes are no batch")
+    memory.put(written.location, b"these bytes are not a batch")
     with pytest.raises(CorruptData, match=f"sequence 0 .*{written.location}"):
         peek(memory)
 
 
-def test_peek_tells_of_a_location_that_leaves_the_store(memory: ObjectStore) -> None:
+def test_peek_reports_a_location_that_leaves_the_store(memory: ObjectStore) -> None:
     memory.put(MANIFEST, with_locations("../x"))
     with pytest.raises(CorruptData, match=r"\.\./x"):
         peek(memory)
 
 
-def test_peek_tells_of_a_store_that_fails(memory: ObjectStore) -> None:
+def test_peek_reports_a_store_that_fails(memory: ObjectStore) -> None:
     (written,) = fill(memory, [b"a"])
     for path in (MANIFEST, written.location):
         intercepted = InterceptedStore(memory)
@@ -186,7 +170,7 @@ def test_peek_tells_of_a_store_that_fails(memory: ObjectStore) -> None:
             peek(intercepted)
 
 
-def test_peek_looks_where_it_is_told_to(tmp_path: Path) -> None:
+def test_peek_takes_a_path_or_a_url(tmp_path: Path) -> None:
     places: list[str | os.PathLike[str]] = [tmp_path, str(tmp_path), f"file://{tmp_path}"]
     with Producer(tmp_path) as producer:
         producer.produce(b"a")
@@ -199,7 +183,7 @@ def test_peek_looks_where_it_is_told_to(tmp_path: Path) -> None:
 VERSIONS = {"native": 2, "opendata": 1}
 
 
-def test_a_manifest_says_what_is_queued(store: ObjectStore, manifest: str) -> None:
+def test_a_manifest_has_the_queued_entries(store: ObjectStore, manifest: str) -> None:
     (written,) = fill(store, [b"a"], metadata=b"attached", clock=lambda: 1_700_000_000.0)
     found = Manifest.read(store)
     assert (found.version, found.epoch, found.next_sequence) == (VERSIONS[manifest], 0, 1)
@@ -210,18 +194,19 @@ def test_a_manifest_says_what_is_queued(store: ObjectStore, manifest: str) -> No
     assert (entry.size, entry.records) == ((size, 1) if manifest == "native" else (None, None))
 
 
-def test_a_manifest_that_is_not_there_is_an_empty_queue(store: ObjectStore) -> None:
+def test_a_manifest_that_is_not_there_reads_as_an_empty_queue_and_is_not_created(store: ObjectStore) -> None:
     found = Manifest.read(store)
-    assert (found.version, found.epoch, found.next_sequence, found.entries) == (2, 0, 0, ())  # as it would become
+    assert (found.version, found.epoch, found.next_sequence, found.entries) == (
+        2,
+        0,
+        0,
+        (),
+    )  # the version that it would be created with
     assert dict(found.groups) == {"default": Group(epoch=0, acked_through=-1)}
-
-
-def test_reading_a_manifest_that_is_not_there_does_not_make_one(store: ObjectStore) -> None:
-    Manifest.read(store)
     assert list(store.list_objects()) == []
 
 
-def test_reading_a_manifest_takes_no_epoch(store: ObjectStore) -> None:
+def test_reading_a_manifest_claims_no_epoch(store: ObjectStore) -> None:
     queue_up(store, 1)
     consumer = consume(store)
     before = store.get(MANIFEST)
@@ -256,14 +241,14 @@ def test_a_manifest_elsewhere_is_read_there(memory: ObjectStore) -> None:
     assert kept(memory) == []
 
 
-def test_a_manifest_that_was_read_is_what_its_bytes_say(memory: ObjectStore) -> None:
+def test_reading_a_manifest_is_decoding_its_bytes(memory: ObjectStore) -> None:
     queue_up(memory, 2)
     consume(memory)
     assert Manifest.read(memory) == Manifest.decode(memory.get(MANIFEST).data)
     assert epoch(memory) == 1
 
 
-def test_a_store_that_fails_is_no_empty_queue(memory: ObjectStore) -> None:
+def test_a_store_that_fails_does_not_read_as_an_empty_queue(memory: ObjectStore) -> None:
     intercepted = InterceptedStore(memory)
     intercepted.fail("get", StorageError("the store is down"))
     with pytest.raises(StorageError, match="the store is down"):

@@ -17,7 +17,7 @@ THREADS = 6
 
 
 def together(work: Callable[[], list[int]]) -> list[int]:
-    """Run work in threads that start at once, and return what all of them found, sorted."""
+    """Run work in threads that start together, and return all results, sorted."""
     ready = threading.Barrier(THREADS)
 
     def run() -> list[int]:
@@ -59,7 +59,7 @@ READERS: dict[str, Callable[[Consumer], list[int]]] = {
 
 @pytest.mark.parametrize("first", READERS)
 @pytest.mark.parametrize("second", READERS)
-def test_who_reads_while_another_is_about_to_be_handed_an_entry_gets_the_next_one(
+def test_a_thread_that_reads_while_another_is_about_to_get_an_entry_gets_the_next_one(
     memory: ObjectStore, first: str, second: str
 ) -> None:
     fill(memory, [b"a"], [b"b"])
@@ -69,7 +69,7 @@ def test_who_reads_while_another_is_about_to_be_handed_an_entry_gets_the_next_on
     other = threading.Thread(target=lambda: found.extend(READERS[second](consumer)))
 
     def let_the_other_try() -> None:
-        # It has to wait until the entry is handed out. Only if it did not would it end while we wait for it here.
+        # It must wait until the entry is handed out: it does not end here.
         other.start()
         other.join(0.1)
 
@@ -79,7 +79,7 @@ def test_who_reads_while_another_is_about_to_be_handed_an_entry_gets_the_next_on
     assert found == [1]
 
 
-def test_threads_that_take_turns_to_ack_lose_none(memory: ObjectStore) -> None:
+def test_threads_that_ack_in_turns_lose_no_ack(memory: ObjectStore) -> None:
     queue_up(memory, 300)
     consumer = consume(memory)
     consumer.next_descriptors(300)
