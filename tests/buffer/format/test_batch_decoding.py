@@ -1,12 +1,10 @@
-"""Bytes that are no batch are `CorruptData` that says what is wrong; every batch comes back as it went."""
+"""Bytes that are not a batch raise `CorruptData` with what is wrong; every batch is read back as it was written."""
 
 from __future__ import annotations
 
 import mmap
 import random
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
@@ -51,16 +49,16 @@ def refusal(data: bytes) -> str:
     return str(refused.value)
 
 
-@contextmanager
-def walking_up_to(few: int) -> Iterator[None]:
-    """Blocks of more than `few` records are read through Parquet, others by walking over them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(framing, "_FEW", few)
-        yield
+def unframed(block: bytes, count: int, max_walked: int) -> list[object] | str:
+    """The payloads of a block, or the message of the refusal. More than `max_walked` records are read as Parquet."""
+    try:
+        return framing.unframe(pa.py_buffer(block), count, max_walked=max_walked).to_pylist()
+    except CorruptData as refused:
+        return str(refused)
 
 
 def by_the_format(block: bytes, count: int) -> list[bytes] | str:
-    """What a block of version 1 holds; or how the message begins that says what is wrong with it."""
+    """The payloads of a block of version 1, or how the message of its refusal begins."""
     found: list[bytes] = []
     rest = block
     for number in range(count):
@@ -75,12 +73,12 @@ def by_the_format(block: bytes, count: int) -> list[bytes] | str:
     return f"{len(rest)} bytes are left over after {count} records" if rest else found
 
 
-def agrees(block: bytes, count: int) -> None:
+def check(block: bytes, count: int) -> None:
+    """Read a block in both ways, and compare with its format."""
     expected = by_the_format(block, count)
-    if isinstance(expected, list):
-        assert values(version_1(block, count)) == expected
-    else:
-        assert refusal(version_1(block, count)).startswith(expected)
+    for max_walked in (0, MANY):
+        found = unframed(block, count, max_walked)
+        assert found == expected if isinstance(expected, list) else str(found).startswith(expected)
 
 
 @pytest.mark.parametrize("size", range(7))
@@ -163,18 +161,8 @@ def test_few_records_and_many_are_read_alike(count: int) -> None:
     assert encode_batch(payloads, format="opendata") == data
 
 
-def test_many_records_are_not_walked_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def walked(data: bytes, count: int) -> Iterator[tuple[int, int]]:
-        raise AssertionError(f"walked over {count} records")
-
-    monkeypatch.setattr(framing, "_walk", walked)
-    assert len(values(version_1(bytes(4 * 301), 301))) == 301
-    with pytest.raises(AssertionError, match="walked over 300 records"):
-        values(version_1(bytes(4 * 300), 300))
-
-
 @pytest.mark.parametrize("seed", range(40))
-def test_a_wrong_length_among_many_records_is_told_as_among_few(seed: int) -> None:
+def test_a_wrong_length_among_many_records_is_reported_as_among_few(seed: int) -> None:
     chance = random.Random(seed)
     payloads = [chance.randbytes(chance.choice([0, 1, 5, 40])) for _ in range(MANY)]
     victim = chance.randrange(1, MANY - 1)
@@ -182,10 +170,8 @@ def test_a_wrong_length_among_many_records_is_told_as_among_few(seed: int) -> No
     wrong = chance.choice([len(payloads[victim]) + chance.randint(1, 9), chance.getrandbits(32), 1 << 31, 2**32 - 1])
     block = b"".join(map(record, payloads))
     block = block[:at] + struct.pack("<I", wrong) + block[at + 4 :]
-    agrees(block, MANY)
-    with walking_up_to(MANY):
-        walked = refusal(version_1(block, MANY))
-    assert refusal(version_1(block, MANY)) == walked
+    check(block, MANY)
+    assert refusal(version_1(block, MANY)) == unframed(block, MANY, max_walked=MANY)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +194,7 @@ def test_many_records_cut_or_with_more_behind_them_are_refused(change: int, coun
 
 @pytest.mark.parametrize("count", [3, MANY])
 def test_values_that_pass_2_gib_together_are_refused(count: int) -> None:
-    """In memory that nobody touches: a long record, then empty ones."""
+    """In memory that is never read: a long record, then empty ones."""
     size = (1 << 31) - 1  # one byte more than a column of Arrow holds
     whole = mmap.mmap(-1, 4 * count + size + 7)
     whole.write(struct.pack("<I", size))
@@ -218,35 +204,29 @@ def test_values_that_pass_2_gib_together_are_refused(count: int) -> None:
         decode_batch(memoryview(whole))
 
 
-@given(st.lists(st.binary(max_size=6), max_size=12), st.integers(-2, 2), st.binary(max_size=5), st.integers(0, 1))
-def test_any_block_is_read_or_refused_as_its_format_says(
-    payloads: list[bytes], more: int, left: bytes, few: int
-) -> None:
-    with walking_up_to(few * 300):  # through Parquet, whatever its size, or not at all
-        agrees(b"".join(map(record, payloads)) + left, max(len(payloads) + more, 0))
+@given(st.lists(st.binary(max_size=6), max_size=12), st.integers(-2, 2), st.binary(max_size=5))
+def test_any_block_is_read_or_refused_as_its_format_says(payloads: list[bytes], more: int, after: bytes) -> None:
+    check(b"".join(map(record, payloads)) + after, max(len(payloads) + more, 0))
 
 
-@given(st.binary(max_size=40), st.integers(0, 12), st.integers(0, 1))
-def test_any_bytes_are_read_or_refused_as_their_format_says(block: bytes, count: int, few: int) -> None:
-    with walking_up_to(few * 300):
-        agrees(block, count)
+@given(st.binary(max_size=40), st.integers(0, 12))
+def test_any_bytes_are_read_or_refused_as_their_format_says(block: bytes, count: int) -> None:
+    check(block, count)
 
 
-@given(st.lists(st.binary(max_size=30), max_size=30), st.sampled_from(Compression), st.integers(0, 1), st.booleans())
-def test_payloads_come_back_in_version_1_whichever_way_they_go(
-    payloads: list[bytes], compression: Compression, few: int, large: bool
-) -> None:
-    with walking_up_to(few * 300), pytest.MonkeyPatch.context() as patch:
-        data = encode_batch(payloads, compression=compression, format="opendata")
-        assert values(data) == payloads
-        if large:  # what a block above 2 GiB takes
-            patch.setattr(framing, "_MOST", 0)
-            assert encode_batch(payloads, compression=compression, format="opendata") == data
-            assert values(data) == payloads
+@given(st.lists(st.binary(max_size=30), max_size=30), st.sampled_from(Compression))
+def test_payloads_of_version_1_are_read_back_in_every_way(payloads: list[bytes], compression: Compression) -> None:
+    data = encode_batch(payloads, compression=compression, format="opendata")
+    assert values(data) == payloads
+    block = framing.frame(pa.array(payloads, pa.binary()))
+    assert block == framing.frame(pa.array(payloads, pa.binary()), max_page_bytes=0)  # as for a block above 2 GiB
+    for max_walked, max_page_bytes in ((0, 1 << 20), (300, 1 << 20), (0, 0)):
+        found = framing.unframe(block, len(payloads), max_walked=max_walked, max_page_bytes=max_page_bytes)
+        assert found.to_pylist() == payloads
 
 
 @given(st.lists(RECORDS | st.binary(max_size=20), max_size=20), st.sampled_from(Compression))
-def test_records_come_back_in_version_2_with_all_that_was_said_of_them(
+def test_records_are_read_back_in_version_2_with_all_their_fields(
     entries: list[Entry], compression: Compression
 ) -> None:
     batch = decode_batch(encode_batch(entries, compression=compression))
@@ -255,7 +235,7 @@ def test_records_come_back_in_version_2_with_all_that_was_said_of_them(
 
 @pytest.mark.parametrize("shape", BatchFormat)
 @pytest.mark.parametrize("compression", Compression)
-def test_many_large_and_small_payloads_come_back(shape: BatchFormat, compression: Compression) -> None:
+def test_many_large_and_small_payloads_are_read_back(shape: BatchFormat, compression: Compression) -> None:
     chance = random.Random(7)
     payloads = [chance.randbytes(chance.choice([0, 0, 3, 100, 100_000])) for _ in range(500)]
     assert values(encode_batch(payloads, compression=compression, format=shape)) == payloads
@@ -269,6 +249,6 @@ def test_a_column_that_is_written_in_several_parts_is_one_block(count: int) -> N
     assert framing.frame(column, b"after").to_pybytes() == expected + b"after"
 
 
-def test_the_most_cannot_be_below_nothing() -> None:
+def test_the_maximum_cannot_be_negative() -> None:
     with pytest.raises(InvalidInput, match="max_batch_bytes must be 0 or more, not -1"):
         decode_batch(encode_batch([]), max_batch_bytes=-1)

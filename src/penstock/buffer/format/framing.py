@@ -1,8 +1,7 @@
 """The block of batch format 1: records behind each other, each a u32 LE length and that many bytes.
 
-That is, byte for byte, what Parquet calls a PLAIN page of a BYTE_ARRAY column. Nothing in Python walks over such a
-block at speed, and Arrow's Parquet reader does; so a large block is read as the one page of a Parquet file that is
-put together around it.
+That is, byte for byte, what Parquet calls a PLAIN page of a BYTE_ARRAY column. Python reads such a block slowly, and
+Arrow's Parquet reader quickly; so a large block is read as the only page of a Parquet file that is built around it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from penstock.errors import CorruptData
 from penstock.records import bytes_of
 
 _LENGTH = struct.Struct("<I")
-_WALKABLE = 16 << 20
-_ROWS_PER_PART = 1 << 13  # small enough for a cache, large enough that its calls do not count
-_FEW = 300  # up to this many records, walking in Python is quicker than opening a Parquet file
-_MOST_VALUES = (1 << 31) - 2  # bytes in one Arrow column
-_MOST = (1 << 31) - 1  # bytes in one Parquet page
+_MAX_BYTES_TO_WALK = 16 << 20
+_ROWS_PER_PART = 1 << 13  # small enough for a cache, large enough that the cost of a call is small
+_MAX_RECORDS_TO_WALK = 300  # up to this many, walking in Python is quicker than opening a Parquet file
+_MAX_BYTES_PER_COLUMN = (1 << 31) - 2  # of Arrow
+_MAX_BYTES_PER_PAGE = (1 << 31) - 1  # of Parquet
 
 # Parquet's metadata is in Thrift's compact protocol. These are its types, and the values that Parquet gives a meaning.
 _I32, _I64, _BINARY, _LIST, _STRUCT, _STOP = 5, 6, 8, 9, 12, b"\x00"
@@ -30,13 +29,14 @@ _MAGIC = b"PAR1"
 _BYTE_ARRAY, _REQUIRED, _PLAIN, _RLE, _UNCOMPRESSED, _DATA_PAGE = 6, 0, 0, 3, 0, 0
 
 
-def frame(values: pa.Array[Any], after: bytes = b"") -> pa.Buffer:
+def frame(values: pa.Array[Any], after: bytes = b"", *, max_page_bytes: int = _MAX_BYTES_PER_PAGE) -> pa.Buffer:
     """Write a column of payloads as a block, with some bytes after it.
 
-    It goes part by part: between them, Arrow's steps take several times the memory of the block that they lead to.
+    It is written part by part, because Arrow needs several times the memory of what it writes. A block of more than
+    `max_page_bytes` is joined in Python.
     """
     size = _LENGTH.size * len(values) + bytes_of(values)
-    if size > _MOST:
+    if size > max_page_bytes:
         return pa.py_buffer(b"".join([*_pieces(values), after]))
     written = pa.allocate_buffer(size + len(after))
     with pa.FixedSizeBufferWriter(written) as sink:
@@ -47,7 +47,7 @@ def frame(values: pa.Array[Any], after: bytes = b"") -> pa.Buffer:
 
 
 def _framed(values: pa.Array[Any]) -> pa.Buffer:
-    import pyarrow.compute as pc  # here, for it makes its functions when it is loaded, and takes its time
+    import pyarrow.compute as pc  # here, because its import is slow
 
     lengths: Any = pc.binary_length(cast("pa.BinaryArray", values))
     prefixes: Any = pa.Array.from_buffers(
@@ -58,19 +58,28 @@ def _framed(values: pa.Array[Any]) -> pa.Buffer:
     return cast("pa.Buffer", framed.buffers()[2]).slice(0, _LENGTH.size * len(values) + bytes_of(values))
 
 
-def unframe(block: pa.Buffer, count: int) -> pa.Array[Any]:
-    """Read a block of `count` records into a column. Raises `CorruptData` saying what is wrong with it."""
-    if block.size - _LENGTH.size * count > _MOST_VALUES:
+def unframe(
+    block: pa.Buffer,
+    count: int,
+    *,
+    max_walked: int = _MAX_RECORDS_TO_WALK,
+    max_page_bytes: int = _MAX_BYTES_PER_PAGE,
+) -> pa.Array[Any]:
+    """Read a block of `count` records into a column. Raises `CorruptData` with what is wrong.
+
+    Up to `max_walked` records, and a block of more than `max_page_bytes`, are read record by record in Python.
+    """
+    if block.size - _LENGTH.size * count > _MAX_BYTES_PER_COLUMN:
         raise CorruptData(
             f"the values of {count} records in {block.size} bytes would pass 2 GiB, which no column holds"
         )
-    if count <= _FEW or block.size > _MOST:
+    if count <= max_walked or block.size > max_page_bytes:
         data = block.to_pybytes()
         return pa.array([data[start:end] for start, end in _walk(data, count)], type=pa.binary())
     values = _read_as_parquet(block, count) if _LENGTH.size * count <= block.size else None
     if values is None:
-        # The walk says what is wrong, at a tenth of a microsecond for a byte in the worst case: not for large blocks.
-        if block.size <= _WALKABLE:
+        # The walk finds what is wrong, but is slow: up to a tenth of a microsecond per byte. Not for large blocks.
+        if block.size <= _MAX_BYTES_TO_WALK:
             deque(_walk(block.to_pybytes(), count), maxlen=0)
         raise CorruptData(f"truncated data: the {count} records do not fit into their block of {block.size} bytes")
     left = block.size - _LENGTH.size * count - bytes_of(values)
@@ -104,7 +113,7 @@ def _pieces(values: pa.Array[Any]) -> Iterator[bytes]:
 
 
 def _read_as_parquet(block: pa.Buffer, count: int) -> pa.Array[Any] | None:
-    import pyarrow.parquet as pq  # a tenth of a second, and only readers of format 1 need it
+    import pyarrow.parquet as pq  # here: it takes a tenth of a second, and only readers of format 1 need it
 
     head, tail = _around(block.size, count)
     image = pa.allocate_buffer(len(head) + block.size + len(tail))
@@ -114,7 +123,7 @@ def _read_as_parquet(block: pa.Buffer, count: int) -> pa.Array[Any] | None:
     try:
         column = pq.ParquetFile(pa.BufferReader(image)).read(use_threads=False).column(0)
     except MemoryError:
-        raise  # Arrow's is one of those below too, and says nothing about the block
+        raise  # Arrow's MemoryError is an ArrowException too, and does not mean that the block is corrupt
     except (pa.ArrowException, OSError):
         return None
     if column.num_chunks != 1 or column.type != pa.binary():
