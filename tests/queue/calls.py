@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -106,27 +105,6 @@ class Hold:
     def release(self) -> None:
         """Let it go on."""
         self._may_go.set()
-
-
-class Line(deque[Any]):
-    """A line of calls that says when it grows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.grew = threading.Condition()
-
-    def append(self, work: Any) -> None:
-        super().append(work)
-        with self.grew:
-            self.grew.notify_all()
-
-
-def wait_in_line(queue: DurableEventQueue[Any], count: int) -> None:
-    """Return when so many calls wait for the write that is under way. The queue was made with `Line` for a deque."""
-    line = queue._commits._line
-    assert isinstance(line, Line)
-    with line.grew:
-        assert line.grew.wait_for(lambda: len(line) == count, PATIENCE), "they do not come"
 
 
 def ids(queue: DurableEventQueue[Any]) -> list[int]:

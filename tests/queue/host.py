@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.errors import UnknownEvent
-from penstock.queue import DurableEventQueue, durable
+from penstock.queue import DurableEventQueue
 from tests.support.processes import Parent
 
-NARROW = 400  # bytes of a window that is crossed all the time
+READ_AHEAD_BYTES = {True: 400, False: 1 << 20}  # of a window that is crossed all the time, and of the default one
 
 
 def host(parent: Parent, path: str) -> None:
     """Open queues one after another, and do with them what is asked, until killed."""
-    real_window = durable._WINDOW
     queue: DurableEventQueue[bytes] | None = None
     while True:
         name, *args = parent.wait()
         if name == "open":
             lazy, is_narrow = args
-            durable._WINDOW = NARROW if is_narrow else real_window
-            queue = DurableEventQueue(path, lazy=lazy)
+            queue = DurableEventQueue(path, lazy=lazy, read_ahead_bytes=READ_AHEAD_BYTES[is_narrow])
             parent.tell(None)
             continue
         assert queue is not None

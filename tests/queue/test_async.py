@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from penstock.errors import Closed, IdOverflow, InvalidInput, OutcomeUnknown, Un
 from tests.queue.writes import Writes
 from tests.support.codecs import StrictCodec
 from tests.support.processes import PATIENCE
-from tests.support.queue_folder import LAST, Place, begin_at, bell_of_waiting
-from tests.support.waiting import Background, Bell, Gate
+from tests.support.queue_folder import LAST, Place, begin_at
+from tests.support.waiting import Background, Gate, wait_for_waiting_threads
 
 
 async def has_come(gate: Gate) -> None:
@@ -47,9 +46,8 @@ def test_an_awaited_push_has_been_synced(queue: DurableEventQueue[bytes], writes
 
 
 def test_an_awaited_push_wakes_a_poll(queue: DurableEventQueue[bytes]) -> None:
-    waiting = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll(None))
-    waiting.wait()
+    wait_for_waiting_threads()
     asyncio.run(queue.push_async(b"x"))
     assert polling.result() == DurableEvent(0, b"x")
 
@@ -263,17 +261,9 @@ def test_an_awaited_push_to_a_closed_queue_says_so(queue: DurableEventQueue[byte
         asyncio.run(queue.push_async(b"y"))
 
 
-def test_a_close_waits_for_what_was_pushed(place: Place, writes: Writes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_close_waits_for_what_was_pushed(place: Place, writes: Writes) -> None:
     gate = writes.gate = Gate()
     queue = place.open()
-    idle = Bell()
-    wait = queue._commits._wait
-
-    def ring_and_wait(when_idle: threading.Lock) -> None:
-        idle()
-        wait(when_idle)
-
-    monkeypatch.setattr(queue._commits, "_wait", ring_and_wait)
 
     async def push() -> list[int]:
         pushing = [asyncio.create_task(queue.push_async(b"x"))]
@@ -281,7 +271,7 @@ def test_a_close_waits_for_what_was_pushed(place: Place, writes: Writes, monkeyp
         pushing += [asyncio.create_task(queue.push_async(b"x")) for _ in range(3)]
         await pass_the_loop()
         closing = Background(queue.close)
-        await asyncio.to_thread(idle.wait)
+        await asyncio.to_thread(wait_for_waiting_threads)
         gate.open()
         pushed = [one.id for one in await asyncio.gather(*pushing)]
         closing.result()

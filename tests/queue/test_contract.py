@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,8 @@ from penstock.errors import Closed, CorruptData, CorruptEvent, IdOverflow, Inval
 from penstock.queue import MsgspecCodec
 from tests.support.codecs import CountingCodec, RefusingCodec, StrictCodec
 from tests.support.processes import PATIENCE
-from tests.support.queue_folder import KIB, LAST, Place, WaitingClock, begin_at, bell_of_waiting, key
-from tests.support.waiting import Background
+from tests.support.queue_folder import KIB, LAST, Place, begin_at, key
+from tests.support.waiting import Background, wait_for_waiting_threads
 
 LARGE = 300 * KIB
 """Of such events, a lazy queue reads four ahead."""
@@ -184,29 +185,23 @@ def test_poll_of_an_empty_queue_is_none_when_the_time_is_over(queue: DurableEven
     assert queue.poll(timeout) is None
 
 
-def test_poll_waits_a_tenth_of_a_second_unless_told(
-    queue: DurableEventQueue[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = WaitingClock()
-    monkeypatch.setattr("penstock.queue.waiting.time", clock)
-    monkeypatch.setattr(queue._ready, "_sleep", clock.sleep)
+def test_poll_waits_a_tenth_of_a_second_by_default(queue: DurableEventQueue[bytes]) -> None:
+    start = time.monotonic()
     assert queue.poll() is None
-    assert clock.now == pytest.approx(0.1)
+    assert time.monotonic() - start >= 0.1
 
 
 @pytest.mark.parametrize("timeout", [None, PATIENCE])
 def test_a_push_wakes_a_poll(queue: DurableEventQueue[bytes], timeout: float | None) -> None:
-    waiting = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll(timeout))
-    waiting.wait()
+    wait_for_waiting_threads()
     queue.push(b"x")
     assert polling.result() == DurableEvent(0, b"x")
 
 
 def test_a_push_many_wakes_as_many_polls(queue: DurableEventQueue[bytes]) -> None:
-    waiting = bell_of_waiting(queue, "_ready")
     polling = [Background(lambda: queue.poll(None)) for _ in range(3)]
-    waiting.wait(3)
+    wait_for_waiting_threads(3)
     queue.push_many([b"a", b"b", b"c"])
     assert sorted(cast("DurableEvent[bytes]", one.result()).id for one in polling) == [0, 1, 2]
 
@@ -214,9 +209,8 @@ def test_a_push_many_wakes_as_many_polls(queue: DurableEventQueue[bytes]) -> Non
 def test_a_nack_wakes_a_poll(queue: DurableEventQueue[bytes]) -> None:
     queue.push(b"x")
     queue.pop()
-    waiting = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll(None))
-    waiting.wait()
+    wait_for_waiting_threads()
     queue.nack(0)
     assert polling.result() == DurableEvent(0, b"x")
 
@@ -564,9 +558,8 @@ def test_an_error_inside_a_with_closes_and_goes_on(place: Place) -> None:
 
 
 def test_a_poll_that_waits_while_another_thread_closes_gets_closed(queue: DurableEventQueue[bytes]) -> None:
-    waiting = bell_of_waiting(queue, "_ready")
     polling = [Background(lambda: queue.poll(None)) for _ in range(2)]
-    waiting.wait(2)
+    wait_for_waiting_threads(2)
     queue.close()
     for one in polling:
         with pytest.raises(Closed):
@@ -856,9 +849,8 @@ def test_a_timeout_that_cannot_be_right_is_refused(queue: DurableEventQueue[byte
 
 
 def test_a_very_long_timeout_is_no_error(queue: DurableEventQueue[bytes]) -> None:
-    waiting = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll(1e300))
-    waiting.wait()
+    wait_for_waiting_threads()
     queue.push(b"x")
     assert polling.result() == DurableEvent(0, b"x")
 

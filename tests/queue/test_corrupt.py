@@ -15,8 +15,8 @@ from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import CorruptData, CorruptEvent, StorageError
 from tests.queue.samples import sample
 from tests.support.codecs import RefusingCodec
-from tests.support.queue_folder import LAST, Place, begin_at, bell_of_waiting, key
-from tests.support.waiting import Background
+from tests.support.queue_folder import LAST, Place, begin_at, key
+from tests.support.waiting import Background, wait_for_waiting_threads
 
 BAD_KEYS = {
     "empty, before all": b"",
@@ -310,9 +310,8 @@ def test_a_codec_that_has_learned_reads_what_was_a_bad_value(place: Place) -> No
 
 def test_a_bad_value_that_is_pushed_wakes_a_poll_and_is_raised_there(place: Place) -> None:
     queue = place.open(codec=RefusingCodec())
-    waiting = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll(None))
-    waiting.wait()
+    wait_for_waiting_threads()
     queue.push(b"bad")
     with pytest.raises(CorruptEvent, match="event 0 "):
         polling.result()
@@ -320,11 +319,10 @@ def test_a_bad_value_that_is_pushed_wakes_a_poll_and_is_raised_there(place: Plac
 
 def test_a_poll_that_may_skip_goes_on_waiting_after_a_bad_value(place: Place) -> None:
     queue = place.open(codec=RefusingCodec())
-    waiting = bell_of_waiting(queue, "_ready")
     polling = Background(lambda: queue.poll(None, skip_corrupt=True))
-    waiting.wait()
+    wait_for_waiting_threads()
     queue.push(b"bad")
-    waiting.wait()
+    wait_for_waiting_threads()
     queue.push(b"good")
     assert polling.result() == DurableEvent(1, b"good")
 
@@ -337,15 +335,12 @@ def test_a_poll_that_raises_for_a_bad_value_does_not_swallow_the_call_of_another
     queue.pop()
     queue.pop()
     codec.refuses = True
-    waiting = bell_of_waiting(queue, "_ready")
     polling = []
     for skip in (False, True):
         polling.append(Background(partial(queue.poll, None, skip_corrupt=skip)))
-        waiting.wait()
-    with queue._lock:  # as one call, which wakes the first that waits, and not the other
-        queue._ledger.give_back(0)
-        queue._ledger.give_back(1)
-        queue._ready.wake()
+        wait_for_waiting_threads(len(polling))
+    queue.nack(0)
+    queue.nack(1)
     answers = []
     for one in polling:
         try:

@@ -7,20 +7,21 @@ import itertools
 import os
 import random
 import subprocess
-import threading
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.errors import OutcomeUnknown, StorageError, UnknownEvent
-from penstock.queue import DurableEventQueue, database
+from penstock.queue import DurableEventQueue
 from penstock.queue.database import Database
 from tests.queue.calls import Call, drained, ids, together
+from tests.queue.rocksdb_calls import SYNCS, WRITES, Real, replace_calls
 
 KIB, MIB = 1 << 10, 1 << 20
 NOISE = random.Random(1).randbytes(MIB)  # RocksDB would compress what has a pattern
@@ -64,17 +65,22 @@ def disk(mount: Callable[[str], Path]) -> Disk:
 
 @pytest.fixture
 def queue(disk: Disk) -> Iterator[DurableEventQueue[bytes]]:
-    with DurableEventQueue(disk.queue) as queue:
+    seconds = itertools.count()
+    with DurableEventQueue(disk.queue, clock=lambda: next(seconds)) as queue:  # it looks at the disk before each write
         yield queue
 
 
 @pytest.fixture(params=[True, False], ids=["which is seen before", "which is met in the write"])
 def sees(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the queue sees that the disk is full; otherwise others fill it between its look and its write."""
-    if request.param:
-        monkeypatch.setattr(database, "_LOOK_AGAIN", 0.0)
-    else:
-        monkeypatch.setattr(Database, "has_room_for", lambda *_: True)
+    if not request.param:
+        real = os.statvfs
+
+        def statvfs(path: Any) -> Any:
+            is_push = sys._getframe(2).f_code is Database.has_space_for.__code__
+            return SimpleNamespace(f_bavail=1 << 40, f_blocks=1 << 40, f_frsize=1) if is_push else real(path)
+
+        monkeypatch.setattr(os, "statvfs", statvfs)
     return bool(request.param)
 
 
@@ -242,11 +248,12 @@ def test_below_the_reserve_pushes_are_refused_and_acks_go_on(
     seconds = itertools.count()
     with DurableEventQueue(tmp_path / "queue", lazy=lazy, clock=lambda: next(seconds)) as queue:
         queue.push_many([b"a", b"b"])
-        monkeypatch.setattr(Database, "_disk", lambda _: (reserve, total))
+        free = reserve
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free, f_blocks=total, f_frsize=1))
         with pytest.raises(StorageError, match="full, but for what acks need: nothing was pushed"):
             queue.push(b"c")
         queue.ack(0)
-        monkeypatch.setattr(Database, "_disk", lambda _: (reserve + 100, total))
+        free = reserve + 100
         assert queue.push(b"d").id == 2
         assert ids(queue) == [1, 2]
 
@@ -254,45 +261,24 @@ def test_below_the_reserve_pushes_are_refused_and_acks_go_on(
 # --- injected faults, which take no file system of one's own
 
 
-class Once:
-    """RocksDB's handle, of which one call fails."""
-
-    def __init__(self, handle: Any, names: tuple[str, ...]) -> None:
-        self._handle = handle
-        self._names = names
-        self._lock = threading.Lock()
-        self.has_failed = False
-
-    def __getattr__(self, name: str) -> Any:
-        return partial(self._fail, name) if name in self._names else getattr(self._handle, name)
-
-    def _fail(self, name: str, *args: Any, **kwargs: Any) -> None:
-        with self._lock:
-            fails, self.has_failed = not self.has_failed, True
-        if fails:
-            raise OSError(errno.EIO, "the disk has failed")
-        getattr(self._handle, name)(*args, **kwargs)
+Break = Callable[[], None]
 
 
-Break = Callable[[DurableEventQueue[bytes]], None]
-FAULTS: dict[str, Break] = {
-    "the write fails": lambda queue: break_once(queue, ("put", "write")),
-    "the sync fails": lambda queue: break_once(queue, ("flush_wal",)),
-}
+@pytest.fixture(params=[WRITES, SYNCS], ids=["the write fails", "the sync fails"])
+def break_it(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Break:
+    """Lets the next write fail, once it is called."""
 
+    def break_once() -> None:
+        is_first = iter([True])  # `next` gives it to one thread alone
 
-def break_once(queue: DurableEventQueue[bytes], names: tuple[str, ...]) -> None:
-    """Let the next write of a queue fail."""
-    handles = queue._database._handles
-    assert handles is not None
-    once: Any = Once(handles.events, names)
-    queue._database._handles = replace(handles, events=once)
+        def fail_once(real: Real, *args: Any, **kwargs: Any) -> Any:
+            if next(is_first, False):
+                raise OSError(errno.EIO, "the disk has failed")
+            return real(*args, **kwargs)
 
+        replace_calls(monkeypatch, request.param, fail_once)
 
-@pytest.fixture(params=list(FAULTS.values()), ids=list(FAULTS))
-def break_it(request: pytest.FixtureRequest) -> Break:
-    broken: Break = request.param
-    return broken
+    return break_once
 
 
 @pytest.fixture
@@ -313,7 +299,7 @@ Push = Callable[[DurableEventQueue[bytes]], object]
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
 def test_a_push_that_fails_is_not_there(sound: DurableEventQueue[bytes], break_it: Break, push: Push) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         push(sound)
     assert (len(sound), sound.ready_len(), ids(sound), sound.get(3)) == (3, 2, [0, 1, 2], None)
@@ -321,7 +307,7 @@ def test_a_push_that_fails_is_not_there(sound: DurableEventQueue[bytes], break_i
 
 @pytest.mark.parametrize("push", PUSHES.values(), ids=PUSHES)
 def test_a_push_that_fails_is_never_taken(sound: DurableEventQueue[bytes], break_it: Break, push: Push) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         push(sound)
     assert drained(sound) == [1, 2]
@@ -331,7 +317,7 @@ def test_a_push_that_fails_is_never_taken(sound: DurableEventQueue[bytes], break
 def test_the_push_after_one_that_failed_gets_the_next_id(
     sound: DurableEventQueue[bytes], break_it: Break, push: Push
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         push(sound)
     assert sound.push(b"next").id == 3
@@ -343,7 +329,7 @@ def test_the_push_after_one_that_failed_gets_the_next_id(
 def test_a_push_that_failed_is_not_there_after_the_next_one_and_a_restart(
     sound: DurableEventQueue[bytes], break_it: Break, push: Push, tmp_path: Path, lazy: bool
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         push(sound)
     sound.push(b"next")
@@ -359,7 +345,7 @@ def test_a_push_that_failed_is_not_there_after_the_next_one_and_a_restart(
 def test_a_queue_whose_write_failed_can_be_closed_and_opened(
     sound: DurableEventQueue[bytes], break_it: Break, push: Push, tmp_path: Path
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown) as kept:
         push(sound)
     sound.close()
@@ -369,7 +355,7 @@ def test_a_queue_whose_write_failed_can_be_closed_and_opened(
 
 
 def test_what_is_in_flight_stays_so_when_a_push_failed(sound: DurableEventQueue[bytes], break_it: Break) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         sound.push(b"failed")
     sound.push(b"next")
@@ -384,7 +370,7 @@ ACKS = {"of one in flight": [0], "of one that is ready": [1], "of both": [0, 1]}
 def test_the_counts_are_what_is_on_disk_after_an_ack_that_failed(
     sound: DurableEventQueue[bytes], break_it: Break, acked: list[int]
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         sound.ack_many(acked)
     there = ids(sound)
@@ -395,7 +381,7 @@ def test_the_counts_are_what_is_on_disk_after_an_ack_that_failed(
 def test_an_ack_that_failed_can_be_made_again(
     sound: DurableEventQueue[bytes], break_it: Break, acked: list[int]
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         sound.ack_many(acked)
     sound.ack_many(acked)
@@ -408,7 +394,7 @@ def test_an_ack_that_failed_can_be_made_again(
 def test_the_counts_are_what_is_on_disk_when_a_push_follows_an_ack_that_failed(
     sound: DurableEventQueue[bytes], break_it: Break, acked: list[int]
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         sound.ack_many(acked)
     sound.push(b"next")
@@ -420,7 +406,7 @@ def test_the_counts_are_what_is_on_disk_when_a_push_follows_an_ack_that_failed(
 def test_an_ack_that_failed_can_be_made_again_after_a_push(
     sound: DurableEventQueue[bytes], break_it: Break, acked: list[int]
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         sound.ack_many(acked)
     sound.push(b"next")
@@ -435,7 +421,7 @@ def test_an_ack_that_failed_can_be_made_again_after_a_push(
 def test_an_event_whose_ack_failed_does_not_hide_those_behind_it(
     sound: DurableEventQueue[bytes], break_it: Break, acked: list[int], pushes: bool
 ) -> None:
-    break_it(sound)
+    break_it()
     with pytest.raises(OutcomeUnknown):
         sound.ack_many(acked)
     behind = [2, sound.push(b"next").id] if pushes else [2]
@@ -452,7 +438,7 @@ def test_threads_during_a_fault_are_told_the_truth(tmp_path: Path, lazy: bool, b
         def push(who: int) -> None:
             for number in range(30):
                 if (who, number) == (0, 10):
-                    break_it(queue)
+                    break_it()
                 event = b"%d/%d" % (who, number)
                 try:
                     told[queue.push(event).id] = event
@@ -468,7 +454,7 @@ def test_threads_during_a_fault_are_told_the_truth(tmp_path: Path, lazy: bool, b
 
 def test_a_thread_that_polls_during_a_fault_gets_the_next_event(tmp_path: Path, lazy: bool, break_it: Break) -> None:
     with DurableEventQueue(tmp_path / "queue", lazy=lazy) as queue:
-        break_it(queue)
+        break_it()
         poll = Call(queue.poll, 30)
         with pytest.raises(OutcomeUnknown):
             queue.push(b"failed")
@@ -478,29 +464,18 @@ def test_a_thread_that_polls_during_a_fault_gets_the_next_event(tmp_path: Path, 
         assert (event.id, event.event) == (0, b"next")
 
 
-class Stalling:
-    """A database that stalls for a while, and uses up what it was given to write, as `rocksdict` does."""
+def test_a_write_that_rocksdb_holds_up_is_tried_again_whole(
+    sound: DurableEventQueue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalls = iter([True] * 3)
 
-    def __init__(self, real: Any, times: int) -> None:
-        self._real = real
-        self._left = times
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def write(self, batch: Any, options: Any) -> None:
-        if self._left:
-            self._left -= 1
-            batch.clear()
+    def stall(real: Real, database: Any, batch: Any, *args: Any) -> Any:
+        if next(stalls, False):
+            batch.clear()  # a try uses it up
             raise Exception("Operation failed. Try again.: Incomplete: Write stall")
-        self._real.write(batch, options)
+        return real(database, batch, *args)
 
-
-def test_a_write_that_rocksdb_holds_up_is_tried_again_whole(sound: DurableEventQueue[bytes]) -> None:
-    handles = sound._database._handles
-    assert handles is not None
-    stalling: Any = Stalling(handles.events, 3)
-    sound._database._handles = replace(handles, events=stalling)
+    replace_calls(monkeypatch, ["write"], stall)
     before = ids(sound)
     pushed = [event.id for event in sound.push_many([b"a", b"b"])]
     assert ids(sound) == before + pushed

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from penstock.queue import DurableEvent, DurableEventQueue
 from penstock.queue.ledger import Ledger
 from penstock.queue.mark import MarkFile
 from penstock.queue.totals import Totals
+from tests.queue.rocksdb_calls import SYNCS, WRITES, Real, replace_calls
 from tests.support.processes import Child, Parent, Start
 
 # --- at each step
@@ -29,42 +30,23 @@ def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Dying:
-    """RocksDB's handle, which kills its process before or after one of these methods."""
-
-    def __init__(self, handle: Any, names: Iterable[str], *, after: bool) -> None:
-        self._handle = handle
-        self._names = set(names)
-        self._after = after
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._handle, name)
-        if name not in self._names:
-            return method
-
-        def call(*args: Any, **kwargs: Any) -> None:
-            if self._after:
-                method(*args, **kwargs)
-            die()
-
-        return call
+def die_before(real: Real, *args: Any, **kwargs: Any) -> None:
+    die()
 
 
-STEPS: dict[str, Callable[[DurableEventQueue[bytes]], None]] = {
-    "before the log is written": lambda queue: _replace_handle(queue, ("put", "write"), after=False),
-    "between the log and its sync": lambda queue: _replace_handle(queue, ("put", "write"), after=True),
-    "after the sync": lambda queue: _replace_handle(queue, ("flush_wal",), after=True),
-    "before the mark is written": lambda _: setattr(MarkFile, "write", die),
-    "after the mark is written": lambda _: _die_after_mark(),
-    "before memory moves on": lambda _: _die_in_ledger(),
+def die_after(real: Real, *args: Any, **kwargs: Any) -> None:
+    real(*args, **kwargs)
+    die()
+
+
+STEPS: dict[str, Callable[[], None]] = {
+    "before the log is written": lambda: replace_calls(pytest.MonkeyPatch(), WRITES, die_before),
+    "between the log and its sync": lambda: replace_calls(pytest.MonkeyPatch(), WRITES, die_after),
+    "after the sync": lambda: replace_calls(pytest.MonkeyPatch(), SYNCS, die_after),
+    "before the mark is written": lambda: setattr(MarkFile, "write", die),
+    "after the mark is written": lambda: _die_after_mark(),
+    "before memory moves on": lambda: _die_in_ledger(),
 }
-
-
-def _replace_handle(queue: DurableEventQueue[bytes], names: Iterable[str], *, after: bool) -> None:
-    handles = queue._database._handles
-    assert handles is not None
-    dying: Any = Dying(handles.events, names, after=after)
-    queue._database._handles = replace(handles, events=dying)
 
 
 def _die_after_mark() -> None:
@@ -108,7 +90,7 @@ def die_in_call(parent: Parent, path: str, call: str, step: str) -> None:
     queue = DurableEventQueue(path, clock=lambda: 0.0)
     queue.push_many([b"old"] * 3)
     queue.pop()
-    STEPS[step](queue)
+    STEPS[step]()
     parent.tell("begins")
     CALLS[call](queue)
     parent.tell("has returned")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.queue.samples import sample, samples
 from tests.queue.writes import Writes
 from tests.support.codecs import StrictCodec
 from tests.support.queue_folder import Place, key
-from tests.support.waiting import Background, Bell, Gate
+from tests.support.waiting import Background, Gate, wait_for_waiting_threads
 
 NOON = 1_800_000_000.0
 
@@ -70,23 +69,13 @@ def test_acks_are_counted_once_for_each_event_that_was_deleted(queue: DurableEve
     assert sample("penstock_queue_acks_total", queue) == 2
 
 
-def test_an_event_that_two_threads_ack_at_once_is_counted_once(
-    queue: DurableEventQueue[bytes], writes: Writes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_event_that_two_threads_ack_at_once_is_counted_once(queue: DurableEventQueue[bytes], writes: Writes) -> None:
     queue.push(b"x")
     gate = writes.gate = Gate()
     first = Background(lambda: queue.ack(0))
     gate.wait_for_somebody()
-    found = Bell()
-    leave = queue._ledger.leave
-
-    def leave_and_ring(ids: Iterable[int], leaving: list[int]) -> None:
-        leave(ids, leaving)
-        found()
-
-    monkeypatch.setattr(queue._ledger, "leave", leave_and_ring)
     second = Background(lambda: queue.ack(0))
-    found.wait()
+    wait_for_waiting_threads()
     gate.open()
     first.result()
     second.result()

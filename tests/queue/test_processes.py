@@ -259,11 +259,9 @@ ENDINGS = {
     "in the middle of an iteration": "events = queue.iterate(); next(events)",
     "while a thread waits in poll": """
         queue.pop(), queue.pop()
-        began = threading.Event()
-        sleep = queue._ready._sleep
-        queue._ready._sleep = lambda bell, seconds: (began.set(), sleep(bell, seconds))
+        from tests.support.waiting import wait_for_waiting_threads
         threading.Thread(target=queue.poll, args=(None,), daemon=True).start()
-        assert began.wait(20)
+        wait_for_waiting_threads()
     """,
     "after a push_async": """
         import asyncio

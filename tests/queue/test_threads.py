@@ -15,17 +15,13 @@ import pytest
 from rocksdict import DBRecoveryMode, Options
 
 from penstock.errors import IdOverflow, OutcomeUnknown
-from penstock.queue import DurableEvent, DurableEventQueue, group_commit, rocks
-from tests.queue.calls import PATIENCE, Call, Line, Writes, drained, ids, pushes, together, wait_in_line
-from tests.support.queue_folder import begin_at, bell_of_waiting
+from penstock.queue import DurableEvent, DurableEventQueue, rocks
+from tests.queue.calls import PATIENCE, Call, Writes, drained, ids, pushes, together
+from tests.support.queue_folder import begin_at
+from tests.support.waiting import wait_for_waiting_threads
 
 THREADS = 32
 LAST = (1 << 64) - 1
-
-
-@pytest.fixture(autouse=True)
-def lines_that_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "deque", Line)
 
 
 @pytest.fixture(params=[True, False], ids=["lazy", "eager"])
@@ -170,7 +166,6 @@ def test_an_id_that_many_threads_ack_at_once_is_counted_once(queue: DurableEvent
 
 def wake_ups(queue: DurableEventQueue[bytes], wake: Callable[[], int], rounds: int) -> list[float]:
     """The seconds from the return of what wakes a poll to the return of that poll."""
-    waits = bell_of_waiting(queue, "_ready")
 
     def poll() -> tuple[DurableEvent[bytes] | None, float]:
         return queue.poll(timeout=PATIENCE / 2), time.perf_counter()
@@ -178,7 +173,7 @@ def wake_ups(queue: DurableEventQueue[bytes], wake: Callable[[], int], rounds: i
     seconds = []
     for _ in range(rounds):
         call = Call(poll)
-        waits.wait()
+        wait_for_waiting_threads()
         woken_by = wake()
         woke = time.perf_counter()
         event, returned = call.answer()
@@ -218,7 +213,7 @@ def test_calls_that_come_during_a_write_share_the_next_one(queue: DurableEventQu
     first.wait()
     others = pushes(queue, [b"%d" % number for number in range(15)])
     acks = [Call(queue.ack, identifier) for identifier in range(3)]
-    wait_in_line(queue, 18)
+    wait_for_waiting_threads(18)
     first.release()
     assert [leader.answer().id, *sorted(call.answer() for call in others)] == list(range(3, 19))
     assert [ack.answer() for ack in acks] == [None] * 3
@@ -232,7 +227,7 @@ def test_a_call_of_a_group_returns_the_id_of_its_own_event(queue: DurableEventQu
     first.wait()
     singles = {b"%d" % number: Call(queue.push, b"%d" % number) for number in range(5)}
     many = Call(queue.push_many, [b"a", b"b", b"c"])
-    wait_in_line(queue, 6)
+    wait_for_waiting_threads(6)
     first.release()
     leader.answer()
     told = {call.answer().id: event for event, call in singles.items()} | {one.id: one.event for one in many.answer()}
@@ -248,11 +243,11 @@ def test_a_push_that_finds_no_ids_left_fails_alone_in_its_group(tmp_path: Path, 
         leader = Call(queue.push, b"first")
         first.wait()
         ack = Call(queue.ack, LAST - 4)
-        wait_in_line(queue, 1)
+        wait_for_waiting_threads(1)
         too_many = Call(queue.push_many, [b"event"] * 3)
-        wait_in_line(queue, 2)
+        wait_for_waiting_threads(2)
         last = Call(queue.push, b"last")
-        wait_in_line(queue, 3)
+        wait_for_waiting_threads(3)
         first.release()
         assert leader.answer().id == LAST - 3
         assert isinstance(too_many.error(), IdOverflow)
@@ -272,7 +267,7 @@ def test_a_write_that_fails_fails_each_call_of_its_group_with_an_error_of_its_ow
     leader = Call(queue.push, b"first")
     first.wait()
     calls: list[Call[int] | Call[None]] = [*pushes(queue, [b"event"] * 5), Call(queue.ack, 0)]
-    wait_in_line(queue, 6)
+    wait_for_waiting_threads(6)
     first.release()
     errors = [call.error() for call in calls]
     assert leader.error() is None
@@ -291,7 +286,7 @@ def test_a_queue_goes_on_after_a_write_that_failed_a_group(
     leader = Call(queue.push, b"first")
     first.wait()
     calls = pushes(queue, [b"event"] * 5)
-    wait_in_line(queue, 5)
+    wait_for_waiting_threads(5)
     first.release()
     assert [type(call.error()) for call in calls] == [OutcomeUnknown] * 5
     assert leader.answer().id == 0
@@ -306,7 +301,7 @@ def test_a_leader_that_is_interrupted_leaves_those_in_line_to_the_next(
     leader = Call(queue.push, b"first")
     first.wait()
     others = pushes(queue, [b"event"] * 5)
-    wait_in_line(queue, 5)
+    wait_for_waiting_threads(5)
     first.release()
     assert isinstance(leader.error(), KeyboardInterrupt)
     assert sorted(call.answer() for call in others) == list(range(5))
@@ -323,7 +318,7 @@ def test_an_interrupt_in_a_write_for_others_reaches_one_and_tells_the_others(
     leader = Call(queue.push, b"first")
     first.wait()
     others = pushes(queue, [b"event"] * 5)
-    wait_in_line(queue, 5)
+    wait_for_waiting_threads(5)
     first.release()
     leader.answer()
     errors = [call.error() for call in others]
@@ -361,7 +356,7 @@ def test_close_waits_for_what_is_in_line(queue: DurableEventQueue[bytes], writes
     leader = Call(queue.push, b"first")
     first.wait()
     others = pushes(queue, [b"event"] * 5)
-    wait_in_line(queue, 5)
+    wait_for_waiting_threads(5)
     closing = Call(queue.close)
     first.release()
     assert closing.error() is None
@@ -434,7 +429,7 @@ def test_calls_that_share_a_write_share_its_sync(
         leader = Call(queue.push, b"first")
         first.wait()
         others = pushes(queue, [b"event"] * 15)
-        wait_in_line(queue, 15)
+        wait_for_waiting_threads(15)
         first.release()
         leader.answer()
         for call in others:

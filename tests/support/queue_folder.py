@@ -12,7 +12,6 @@ import rocksdict
 from penstock import DurableEventQueue
 from penstock.queue.database import Database
 from penstock.queue.totals import Totals
-from tests.support.waiting import Bell
 
 KIB = 1 << 10
 LAST = (1 << 64) - 1
@@ -87,35 +86,3 @@ class Place:
                 inside.close()
         finally:
             database.close()
-
-
-def bell_of_waiting(owner: object, waiters: str) -> Bell:
-    """A bell that rings when a thread waits for something of this queue.
-
-    It rings under the queue's lock: whoever hears it and takes that lock finds the thread waiting.
-    """
-    bell = Bell()
-    waited_for = getattr(owner, waiters)
-    enlist = waited_for._enlist
-
-    def enlist_and_ring() -> object:
-        enlisted: object = enlist()
-        bell()
-        return enlisted
-
-    waited_for._enlist = enlist_and_ring
-    return bell
-
-
-class WaitingClock:
-    """Time that passes by waiting alone."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, bell: object, seconds: float) -> None:
-        """Wait for what never comes."""
-        self.now += seconds

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
+from penstock.core import Latch
 from tests.support.processes import PATIENCE
 
 Answer = TypeVar("Answer")
@@ -76,3 +79,21 @@ class Background(Generic[Answer]):
             self._answer = self._work()
         except BaseException as error:
             self._error = error
+
+
+def waiting_threads() -> int:
+    """How many threads of this process wait at a latch of Penstock: in line for a write, or for an event."""
+    return sum(frame.f_code is Latch.wait.__code__ for frame in sys._current_frames().values())
+
+
+def wait_for_waiting_threads(count: int = 1) -> None:
+    """Return when so many threads wait at a latch."""
+    wait_until(lambda: waiting_threads() >= count)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Return when it is so, where there is no event to wait for."""
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not come to be so"
+        time.sleep(0.001)

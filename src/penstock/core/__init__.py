@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from penstock.core.checks import as_word, check_config, check_seconds, check_whole
     from penstock.core.closing import Closing
     from penstock.core.fork import begin_anew_in_child, current, never_free_in_child, refuse_in_child
+    from penstock.core.group_commit import GroupCommit, Work
     from penstock.core.logs import escaping, get_logger, traceback_of
     from penstock.core.printing import printable
     from penstock.core.retry import Backoff, call_with_retries
     from penstock.core.stopping import StopOnSignal
+    from penstock.core.waiting import Latch, Waiters
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -26,17 +28,23 @@ else:
             "penstock.core.checks": ("as_word", "check_config", "check_seconds", "check_whole"),
             "penstock.core.closing": ("Closing",),
             "penstock.core.fork": ("begin_anew_in_child", "current", "never_free_in_child", "refuse_in_child"),
+            "penstock.core.group_commit": ("GroupCommit", "Work"),
             "penstock.core.logs": ("escaping", "get_logger", "traceback_of"),
             "penstock.core.printing": ("printable",),
             "penstock.core.retry": ("Backoff", "call_with_retries"),
             "penstock.core.stopping": ("StopOnSignal",),
+            "penstock.core.waiting": ("Latch", "Waiters"),
         },
     )
 
 __all__ = [
     "Backoff",
     "Closing",
+    "GroupCommit",
+    "Latch",
     "StopOnSignal",
+    "Waiters",
+    "Work",
     "as_word",
     "begin_anew_in_child",
     "call_with_retries",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from penstock.queue.places import is_queue, opening_of, queues_in
     from penstock.queue.repair import repair_queue
     from penstock.queue.report import QueueRepair
-    from penstock.queue.waiting import Waiters as Waiters
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -29,7 +28,6 @@ else:
             "penstock.queue.places": ("is_queue", "opening_of", "queues_in"),
             "penstock.queue.repair": ("repair_queue",),
             "penstock.queue.report": ("QueueRepair",),
-            "penstock.queue.waiting": ("Waiters",),
         },
     )
 

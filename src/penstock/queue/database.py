@@ -6,19 +6,18 @@ this module: an iterator that outlives its database crashes the process.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.core import get_logger, printable
+from penstock.core import get_logger, never_free_in_child, printable
 from penstock.errors import Closed, OutcomeUnknown, StorageError
 from penstock.queue.checking import Inventory, Whole, check_end, check_open, check_queue, read_totals
 from penstock.queue.damage import named, shown
@@ -39,7 +38,7 @@ _MIB = 1 << 20
 _LONGEST_REASON = 500  # characters of RocksDB's own message
 _LONGEST_STALL, _STALL_PAUSE = 60.0, 0.001  # seconds
 _FEW_FILES = 10  # RocksDB slows down at 20
-_LOOK_AGAIN = 0.05  # seconds after which the free space is looked at again
+_FREE_SPACE_VALID_SECONDS = 0.05
 _DIRECTORY_MODE = 0o750  # RocksDB lets everybody read its files, so that this is what keeps others from the events
 _NUMBER = struct.Struct(">Q")
 _ID_BYTES = _NUMBER.size
@@ -106,11 +105,6 @@ class _Handles:
         finally:
             del self.times, self.times_family, self.totals, self.events
 
-    def leak(self) -> None:
-        """Never free it, in this process."""
-        for one in (self.events, self.totals, self.times, self.times_family):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
-
 
 class Stalled(OutcomeUnknown):
     """RocksDB does not write any more: its files could not be written in the background. Nothing has happened."""
@@ -128,12 +122,13 @@ class Database:
         self._handles: _Handles | None = None
         self._is_closed = False
         self._looked = -math.inf
-        self._room = 0
+        self._free_bytes = 0
         self._whole: Whole  # what was found when it was opened last
         self._mark: MarkFile | None = None
         self._stored: Totals | None = None  # the totals that were written last
         _make_directory(path)
         self._lock: QueueLock = lock_queue(path)
+        never_free_in_child(self, Database._parts)
         weakref.finalize(self, self._lock.close)  # a queue may be dropped without having been closed
         try:
             self._open()
@@ -288,16 +283,16 @@ class Database:
             found += [identifier for identifier, _ in events]
         return found
 
-    def has_room_for(self, size: int, now: float) -> bool:
+    def has_space_for(self, size: int, now: float) -> bool:
         """Whether a push of so many bytes, now, leaves on the disk what acks and compaction need."""
-        if size > self._room or not 0 <= now - self._looked < _LOOK_AGAIN:
-            free, total = self._disk()
+        if size > self._free_bytes or not 0 <= now - self._looked < _FREE_SPACE_VALID_SECONDS:
+            free, total = disk(self.path)
             # Two memtables may have to be written yet. The rest is for acks (the delete of a small event takes as much
             # as the event, until both are compacted away), and for compaction.
-            self._looked, self._room = now, free - 8 * memtable_bytes(total)
-        if size > self._room:
+            self._looked, self._free_bytes = now, free - 8 * memtable_bytes(total)
+        if size > self._free_bytes:
             return False
-        self._room -= size
+        self._free_bytes -= size
         return True
 
     def reopen(self) -> None:
@@ -306,7 +301,7 @@ class Database:
         for entry in os.scandir(self.path):
             with suppress(FileNotFoundError):
                 needed += entry.stat().st_size if entry.name.endswith(".log") else 0
-        if self._disk()[0] < needed:
+        if disk(self.path)[0] < needed:
             raise StorageError(
                 f"{named(self.path)} takes {needed} bytes of free disk to go on after a write that failed"
             )
@@ -329,10 +324,6 @@ class Database:
         except Exception as error:  # noqa: BLE001  nothing depends on it
             _log.info("tidying up %s: %s", named(self.path), error)
 
-    def _disk(self) -> tuple[int, int]:
-        """How many bytes are free on the disk, and how many there are."""
-        return disk(self.path)
-
     def close(self) -> None:
         """Release it: after this, another process may open it."""
         self._is_closed = True
@@ -353,7 +344,6 @@ class Database:
         if whole is None and read_mark(self.path) is None:
             create_mark(self.path, MarkRecord(os.urandom(_QUEUE_ID_BYTES), is_new=True))
         self._handles = self._handles_of(open_for_writing(self.path, create=whole is None))
-        _living.add(self)
         try:
             self._whole = self._finish_making(self._handles) if whole is None else whole
             self._open_mark().write_through(self._whole.totals, self._oldest(self._whole))
@@ -417,21 +407,10 @@ class Database:
             del read
         return answer
 
-    def leak(self) -> None:
-        """Never free it: this is a forked child, without RocksDB's threads; it would wait for them for ever."""
-        if self._handles is not None:
-            self._handles.leak()
-
-
-_living: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _leak_all() -> None:
-    for database in list(_living):
-        database.leak()
-
-
-os.register_at_fork(after_in_child=_leak_all)
+    def _parts(self) -> Iterable[object]:
+        """What a forked child must never free: that would wait for RocksDB's threads, which the child does not have."""
+        at = self._handles
+        return () if at is None else (at.events, at.totals, at.times, at.times_family)
 
 
 def _batch(at: _Handles, queue_id: bytes, changes: Changes, *, with_totals: bool = False) -> WriteBatch:

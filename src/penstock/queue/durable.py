@@ -8,57 +8,40 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
-from penstock.core import check_seconds, check_whole, current, get_logger
-from penstock.errors import (
-    Closed,
-    CorruptData,
-    CorruptEvent,
-    IdOverflow,
-    InvalidInput,
-    PenstockError,
-    StorageError,
-    UnknownEvent,
-)
+from penstock.core import Closing, Waiters, check_seconds, check_whole, get_logger
+from penstock.errors import CorruptData, CorruptEvent, InvalidInput, PenstockError, StorageError, UnknownEvent
 from penstock.queue.codecs import PLAIN, Codec, bad_key, decoded, encoded
 from penstock.queue.damage import shown
-from penstock.queue.database import Changes, Database, Stalled, key_of
+from penstock.queue.database import Database, key_of
 from penstock.queue.event import DurableEvent
-from penstock.queue.group_commit import GroupCommit, Work
 from penstock.queue.ledger import Ledger
 from penstock.queue.measures import Measures
 from penstock.queue.repair import repair_queue
-from penstock.queue.waiting import Waiters
 from penstock.queue.walk import Walk
+from penstock.queue.writer import ACK_BYTES, Change, QueueWriter, unix_milliseconds
 from penstock.storage import local_path
 
 Event = TypeVar("Event")
 
 _log = get_logger(__name__)
 
-_LAST_ID = (1 << 64) - 1  # never given: the id after it could not be written down
-_WINDOW = 1 << 20
-_MOST_BYTES = 1 << 30  # of one push; RocksDB counts a record in 32 bits
-_AT_ONCE = 1000  # events taken while nobody else gets the lock
-_ACK_BYTES = 16  # of a write, for each ack in it
-_EVENT_BYTES = 50  # on disk, about, beside those of the event itself
-_WORTH_TIDYING = 1000  # acks
-_MARK_EVERY = 1.0  # second
-_OLD_MARKS = 100  # deleted with one new mark, at most
+_READ_AHEAD_BYTES = 1 << 20
+_MAX_BYTES_PER_PUSH = 1 << 30  # RocksDB counts a record in 32 bits
+_MAX_EVENTS_PER_LOCK = 1000
 
 
-class DurableEventQueue(Generic[Event]):
+class DurableEventQueue(Closing, Generic[Event]):
     """A queue on this host's disk, for one process at a time and any number of its threads; at least once.
 
-    What is pushed and not acked is there again after a restart or a crash, in the order of its ids. `lazy` (the
-    default) reads keys alone when it opens, and values when they are taken; otherwise everything is in memory too.
-    Events are `bytes`, unless there is a `codec`.
+    What is pushed and not acked is there again after a restart or a crash, in the order of its ids. A `lazy` queue (the
+    default) reads only keys when it is opened, and keeps about `read_ahead_bytes` of the events that come next in
+    memory; otherwise all of them are in memory too. Events are `bytes`, unless there is a `codec`.
 
-    Raises `StorageError` if another process has the queue open, or its disk refuses, `InvalidInput` for what is no
-    path, and `CorruptData` if it is damaged: events are missing, or cannot be read. With `skip_corrupt` such a queue
-    is repaired first, as `penstock queue repair` does it, and what is missing is logged. See
+    Raises `StorageError` if another process has the queue open, or the disk refuses a write, `InvalidInput` for a path
+    that is none, and `CorruptData` if it is damaged: events are missing, or cannot be read. With `skip_corrupt` such a
+    queue is repaired first, as `penstock queue repair` does it, and what is missing is logged. See
     `docs/guides/durable-queue.md`.
 
     >>> import tempfile
@@ -70,6 +53,8 @@ class DurableEventQueue(Generic[Event]):
     (True, 0)
     """
 
+    _instead_in_child: ClassVar[str] = "one process at a time has a queue open, and this one is open in its parent"
+
     @overload
     def __init__(
         self: DurableEventQueue[bytes],
@@ -78,6 +63,7 @@ class DurableEventQueue(Generic[Event]):
         lazy: bool = True,
         skip_corrupt: bool = False,
         clock: Callable[[], float] = time.time,
+        read_ahead_bytes: int = _READ_AHEAD_BYTES,
     ) -> None: ...
 
     @overload
@@ -89,6 +75,7 @@ class DurableEventQueue(Generic[Event]):
         codec: Codec[Event],
         skip_corrupt: bool = False,
         clock: Callable[[], float] = time.time,
+        read_ahead_bytes: int = _READ_AHEAD_BYTES,
     ) -> None: ...
 
     def __init__(
@@ -99,23 +86,25 @@ class DurableEventQueue(Generic[Event]):
         codec: Codec[Any] | None = None,
         skip_corrupt: bool = False,
         clock: Callable[[], float] = time.time,
+        read_ahead_bytes: int = _READ_AHEAD_BYTES,
     ) -> None:
-        self._path = os.path.realpath(local_path(path))  # RocksDB would let it in twice by two names
+        super().__init__()
+        check_whole("read_ahead_bytes", read_ahead_bytes)
+        self._path = os.path.realpath(local_path(path))  # RocksDB would open it twice under two names
         self._codec: Codec[Any] = _checked_codec(codec)
         self._clock = clock
-        self._home = current.number
         self._lock = threading.Lock()
         self._ready = Waiters(self._lock)
         self._database = _opened(self._path, skip_corrupt=skip_corrupt)
         try:
-            bad_keys, self._totals = self._database.inventory.bad_keys, self._database.totals
-            self._every_bad_key = tuple(bad_keys)
-            self._bad_keys = deque(bad_keys)  # those that no pop has gone past
+            totals = self._database.totals
+            self._every_bad_key = tuple(self._database.inventory.bad_keys)
+            self._bad_keys = deque(self._every_bad_key)  # those that no pop has gone past
             self._ledger = Ledger(
                 self._database,
-                self._totals.next_id,
-                self._totals.on_disk,
-                window=_WINDOW if lazy else math.inf,
+                totals.next_id,
+                totals.on_disk,
+                window=read_ahead_bytes if lazy else math.inf,
                 keeps=not lazy,
             )
             if not lazy:
@@ -123,36 +112,28 @@ class DurableEventQueue(Generic[Event]):
         except BaseException:
             self._database.close()
             raise
-        self._acks = 0  # how many there were: an iterator looks again whether an event is there after one
-        self._tidied_at = 0  # so many acks
-        self._marked = -math.inf  # when a time was written down last
-        self._in_doubt = False
-        self._commits = GroupCommit(self._write, repr(self))
-        self._closing = threading.Lock()
-        self._is_closed = False
-        self._is_released = False
         self._measures = Measures(self._path)
+        self._writer = QueueWriter(
+            self._database, self._ledger, self._lock, self._ready, self._measures, clock, repr(self)
+        )
+        self._closing = threading.Lock()
+        self._is_released = False
         cls = DurableEventQueue
         self._measures.watch(self, cls._count_ready, cls._count_in_flight, cls._count_age)
 
     def __repr__(self) -> str:
         return f"DurableEventQueue({self._path!r})"
 
-    def __enter__(self) -> DurableEventQueue[Event]:
+    def __enter__(self) -> Self:
         self._check()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Release the database, when what is being written is written. A second `close` does nothing.
+        """Release the database, when all writes under way have ended. A second `close` does nothing.
 
-        Whoever waits in `poll` gets `Closed`. Events in flight are ready again when the queue is opened the next time.
+        A thread that waits in `poll` gets `Closed`. Events in flight are ready again when the queue is opened again.
         """
-        if self._home != current.number:
+        if self._is_in_child:
             return  # it is the parent's
         with self._closing:
             if self._is_released:
@@ -161,11 +142,7 @@ class DurableEventQueue(Generic[Event]):
                 self._is_closed = True
                 self._ready.wake_all()
             self._measures.unwatch()
-            self._commits.close()
-            with self._lock:
-                if not self._in_doubt:
-                    self._database.settle(self._totals)
-                self._database.close()
+            self._writer.close()
             self._is_released = True
 
     def push(self, event: Event) -> DurableEvent[Event]:
@@ -174,19 +151,17 @@ class DurableEventQueue(Generic[Event]):
         Raises `InvalidInput` for an event the codec cannot encode, `IdOverflow` when all ids are used, and
         `StorageError` when the disk refuses: it is not in the queue then.
         """
-        data = encoded(self._codec, event)
-        work = self._pushing((data,), len(data))
-        self._commits.commit(work)
-        return DurableEvent(work.first_id, event)
+        change = self._push_of((encoded(self._codec, event),))
+        self._writer.commit(change)
+        return DurableEvent(change.first_id, event)
 
     async def push_async(self, event: Event) -> DurableEvent[Event]:
-        """Do what `push` does, without blocking the loop. To cancel it works until its write has begun."""
-        data = encoded(self._codec, event)
-        work = self._pushing((data,), len(data))
-        import asyncio  # here: those who do not wait this way need not load it
+        """Do what `push` does, without blocking the loop. It can be cancelled until its write begins."""
+        change = self._push_of((encoded(self._codec, event),))
+        import asyncio  # here: a caller without coroutines does not need to load it
 
-        await asyncio.wrap_future(self._commits.commit_later(work))
-        return DurableEvent(work.first_id, event)
+        await asyncio.wrap_future(self._writer.commit_later(change))
+        return DurableEvent(change.first_id, event)
 
     def push_many(self, events: Iterable[Event]) -> list[DurableEvent[Event]]:
         """Put events on disk in one write: all of them, or none. Raises what `push` raises."""
@@ -194,11 +169,10 @@ class DurableEventQueue(Generic[Event]):
             raise InvalidInput(f"push_many takes events, not {type(events).__name__}")
         some = list(events)
         codec = self._codec
-        data = [encoded(codec, event, number) for number, event in enumerate(some)]
-        work = self._pushing(data, sum(map(len, data)))
+        change = self._push_of([encoded(codec, event, number) for number, event in enumerate(some)])
         if some:
-            self._commits.commit(work)
-        return [DurableEvent(identifier, event) for identifier, event in enumerate(some, work.first_id)]
+            self._writer.commit(change)
+        return [DurableEvent(identifier, event) for identifier, event in enumerate(some, change.first_id)]
 
     def get(self, id: int) -> DurableEvent[Event] | None:  # noqa: A002  its name is the contract
         """Look at an event without taking it; None if it is not on disk. Raises `CorruptEvent` if it is unreadable."""
@@ -223,16 +197,16 @@ class DurableEventQueue(Generic[Event]):
         """Do what `pop` does; wait for an event up to `timeout` seconds (None: until there is one)."""
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
-        taken: DurableEvent[Event] | None = None
+        event: DurableEvent[Event] | None = None
 
-        def has_taken() -> bool:
-            nonlocal taken
-            taken = self._take(skip_corrupt)
-            return taken is not None
+        def has_event() -> bool:
+            nonlocal event
+            event = self._take(skip_corrupt)
+            return event is not None
 
         self._check()
-        self._ready.wait(has_taken, timeout)
-        return taken
+        self._ready.wait(has_event, timeout)
+        return event
 
     def poll_bytes(
         self,
@@ -246,42 +220,43 @@ class DurableEventQueue(Generic[Event]):
 
         With `max_bytes` it stops before passing so many, but takes at least one. Keys that are no ids are gone past,
         and counted: nothing else can be wrong with bytes. If it raises, nothing was taken. `into` is a list to fill and
-        return: whoever gave it knows what was taken, even if an interrupt comes before this has returned.
+        return: its caller knows what was taken even if an interrupt comes before this has returned.
         """
         check_whole("max_events", max_events)
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
         most = math.inf if max_bytes is None else max_bytes
-        taken = [] if into is None else into
+        events = [] if into is None else into
         size = 0
 
-        def has_taken() -> bool:
+        def take_some() -> bool:
+            """Take events; return whether there may be more to take."""
             nonlocal size
-            full = min(max_events, len(taken) + _AT_ONCE)
-            while len(taken) < full and (found := self._next_after(taken)) is not None:
-                if taken and size + len(found[1]) > most:
+            full = min(max_events, len(events) + _MAX_EVENTS_PER_LOCK)
+            while len(events) < full and (found := self._next_after(events)) is not None:
+                if events and size + len(found[1]) > most:
                     return False
-                taken.append(DurableEvent(*found))
+                events.append(DurableEvent(*found))
                 self._ledger.take(found[0])
                 size += len(found[1])
-            return len(taken) == full
+            return len(events) == full
 
         self._check()
         try:
-            self._ready.wait(lambda: has_taken() or bool(taken), timeout)
-            # The rest some at a time: whoever pushes meanwhile wants the lock too.
-            more = 0 < len(taken) < max_events
+            self._ready.wait(lambda: take_some() or bool(events), timeout)
+            # The rest in parts: threads that push need the lock in between.
+            more = 0 < len(events) < max_events
             while more:
                 with self._lock:
-                    more = has_taken() and len(taken) < max_events
+                    more = take_some() and len(events) < max_events
         except BaseException:
             with self._lock:
-                while taken:
-                    self._ledger.give_back(taken[-1].id)
-                    taken.pop()
+                while events:
+                    self._ledger.give_back(events[-1].id)
+                    events.pop()
                 self._ready.wake_all()
             raise
-        return taken
+        return events
 
     def ack(self, id: int) -> None:  # noqa: A002  its name is the contract
         """Delete an event, for good. One that is unknown, or acked already, is no error."""
@@ -297,16 +272,16 @@ class DurableEventQueue(Generic[Event]):
                 _check_id(identifier)
         self._check()
         leaving: list[int] = []
-        work = Work((), leaving, _ACK_BYTES * len(some))
+        change = Change((), leaving, ACK_BYTES * len(some))
         try:
             with self._lock:
                 self._check()
                 self._ledger.leave(some, leaving)
             if leaving:
-                self._commits.commit(work)
+                self._writer.commit(change)
         except BaseException:
-            if work.is_over or not work.is_begun:  # else somebody is at it, and will see to it
-                self._stay(work)
+            if change.is_over or not change.is_begun:  # else another thread writes it, and puts it back if need be
+                self._writer.put_back(change)
             raise
 
     def nack(self, id: int) -> None:  # noqa: A002  its name is the contract
@@ -359,7 +334,7 @@ class DurableEventQueue(Generic[Event]):
             self._check,
             end=self._ledger.next_id,
             bad_keys=self._every_bad_key,
-            acks=lambda: self._acks,
+            acks=lambda: self._writer.acks,
             on_skip=self._note_skipped if skip_corrupt else None,
         )
 
@@ -373,18 +348,19 @@ class DurableEventQueue(Generic[Event]):
             self._check()
             oldest = self._ledger.oldest()
             mark = None if oldest is None else self._database.time_of(oldest)
-        return None if mark is None else max(_milliseconds(self._clock()) - mark[1], 0) / 1000
+        return None if mark is None else max(unix_milliseconds(self._clock()) - mark[1], 0) / 1000
 
     def corrupt_keys(self) -> list[bytes]:
         """The keys among the events that are no ids, as they were when the queue was opened."""
         self._check()
         return list(self._every_bad_key)
 
-    def _pushing(self, events: Sequence[bytes], size: int) -> Work:
+    def _push_of(self, events: Sequence[bytes]) -> Change:
         self._check()
-        if size > _MOST_BYTES:
-            raise InvalidInput(f"one push can have {_MOST_BYTES} bytes, not {size}; nothing was pushed")
-        return Work(events, (), size)
+        size = sum(map(len, events))
+        if size > _MAX_BYTES_PER_PUSH:
+            raise InvalidInput(f"one push can have {_MAX_BYTES_PER_PUSH} bytes, not {size}; nothing was pushed")
+        return Change(events, (), size)
 
     def _take(self, skip_corrupt: bool) -> DurableEvent[Event] | None:
         """Take the next event. The order matters: nothing moves before it was decoded."""
@@ -404,8 +380,7 @@ class DurableEventQueue(Generic[Event]):
     def _next(self, skip_corrupt: bool) -> tuple[int, bytes] | None:
         """The ready event with the smallest id, and its bytes. It is not taken."""
         while True:
-            if self._is_closed:
-                raise Closed(f"{self!r} is closed")
+            self._check_open()
             found = self._ledger.first()
             if self._bad_keys and (found is None or self._bad_keys[0] < key_of(found[0])):
                 corrupt = bad_key(self._path, self._bad_keys[0])
@@ -435,126 +410,12 @@ class DurableEventQueue(Generic[Event]):
     def _read(self, identifier: int) -> bytes:
         data = self._database.get(identifier)
         if data is None:
-            raise StorageError(f"event {identifier} is not on disk in {shown(self._path)}, though nobody has acked it")
+            raise StorageError(f"event {identifier} is not on disk in {shown(self._path)}, though no call has acked it")
         return data
 
-    def _write(self, works: Sequence[Work]) -> None:
-        """Write what some calls want, and move on in memory. One thread at a time is here: the leader."""
-        has_begun, acked = False, 0
-        try:
-            if self._in_doubt:
-                self._mend()
-            changes = self._changes(works)
-            if changes.events or changes.acked:
-                self._in_doubt = has_begun = True
-                try:
-                    self._database.write(changes)
-                except Stalled:  # perhaps there is room again, and it has not noticed yet
-                    self._mend()
-                    self._in_doubt = True
-                    self._database.write(changes)
-            with self._lock:
-                if changes.events:
-                    self._ledger.add(changes.events)
-                    self._ready.wake(len(changes.events))
-                if changes.acked:
-                    acked = self._ledger.forget(changes.acked)
-                    self._acks += acked
-            self._totals = changes.totals
-            self._in_doubt = False
-        except BaseException:
-            for work in works:
-                self._stay(work)
-            self._marked = -math.inf
-            if has_begun:
-                self._try_to_mend()
-            raise
-        if changes.events:
-            self._measures.pushes.inc(len(changes.events))
-        if acked:
-            self._measures.acks.inc(acked)
-            self._tidy_if_drained()
-
-    def _tidy_if_drained(self) -> None:
-        if not self._ledger.on_disk and self._acks - self._tidied_at >= _WORTH_TIDYING:
-            self._tidied_at = self._acks
-            self._database.tidy()
-
-    def _stay(self, work: Work) -> None:
-        """Put back what could not be acked; once, however often it is asked for."""
-        with self._lock:
-            acked, work.acked = work.acked, ()
-            if self._ledger.stay(acked):
-                self._ready.wake(len(acked))
-
-    def _changes(self, works: Sequence[Work]) -> Changes:
-        """Bring the work of some calls together. Those whose ids have run out, or that find no room, are left out."""
-        changes = Changes(self._totals)
-        now = self._clock()
-        acked: list[int] = []
-        for work in works:
-            if not work.events:
-                acked += work.acked
-            elif changes.next_id + len(work.events) > _LAST_ID:
-                work.error = IdOverflow(f"{self!r} has used its last id, {changes.next_id - 1}: nothing was pushed")
-            elif not self._database.has_room_for(work.size + _EVENT_BYTES * len(work.events), now):
-                work.error = StorageError(
-                    f"the disk of {self!r} is full, but for what acks need: nothing was pushed. Ack, or free some space"
-                )
-            else:
-                work.first_id = changes.next_id
-                changes.next_id += len(work.events)
-                changes.events += work.events
-        if acked:
-            with self._lock:
-                changes.acked = self._ledger.still_leaving(acked)
-        changes.totals = self._totals.after(len(changes.events), changes.acked)
-        if changes.events and not 0 <= now - self._marked < _MARK_EVERY:
-            self._mark_time(changes, now)
-        return changes
-
-    def _mark_time(self, changes: Changes, now: float) -> None:
-        """Write down when the first of these events was pushed, and delete marks that no event needs any more."""
-        self._marked = now
-        changes.time = changes.next_id - len(changes.events), _milliseconds(now)
-        with self._lock:
-            oldest = self._ledger.oldest()
-            changes.oldest = changes.time[0] if oldest is None else oldest
-            needed = None if oldest is None else self._database.time_of(oldest)
-            until = changes.time[0] if needed is None else needed[0]
-            changes.old_times = self._database.old_times(until, _OLD_MARKS)
-
-    def _try_to_mend(self) -> None:
-        try:
-            self._mend()
-        except PenstockError as error:
-            _log.warning("%r stays in doubt about a write that failed: %s", self, error)
-
-    def _mend(self) -> None:
-        """Find out what has become of a write that failed, and take back what was not reported as done."""
-        with self._lock:
-            ledger, database = self._ledger, self._database
-            database.reopen()
-            totals = database.totals
-            if totals.next_id != ledger.next_id:
-                strays = database.ids(ledger.next_id)
-                totals = totals.without(strays, ledger.next_id)
-                database.set_mark_back(totals)  # it may know of them, and would take them for lost
-                changes = Changes(totals)
-                changes.acked = strays
-                database.write(changes)
-            ledger.mend(totals.on_disk)
-            self._totals = totals
-            self._in_doubt = False
-
     def _check(self) -> None:
-        if self._home != current.number:
-            raise InvalidInput(
-                f"{self!r} was opened in the process {self._home}, and one process at a time has a queue open: this "
-                f"forked child ({current.number}) cannot use it"
-            )
-        if self._is_closed:
-            raise Closed(f"{self!r} is closed")
+        self._check_process()
+        self._check_open()
 
     def _count_ready(self) -> float:
         return self._ask(self.ready_len)
@@ -582,10 +443,6 @@ def _opened(path: str, *, skip_corrupt: bool) -> Database:
             raise
     _log.warning("%s", repair_queue(path).summary())
     return Database(path)
-
-
-def _milliseconds(now: float) -> int:
-    return min(max(int(now * 1000), 0), _LAST_ID)
 
 
 def _checked_codec(codec: Codec[Any] | None) -> Codec[Any]:

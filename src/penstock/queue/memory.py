@@ -6,9 +6,8 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
-from penstock.core import check_seconds, check_whole, current
+from penstock.core import Waiters, check_seconds, check_whole, current, refuse_in_child
 from penstock.errors import BackpressureTimeout, InvalidInput
-from penstock.queue.waiting import Waiters
 
 Event = TypeVar("Event")
 
@@ -17,7 +16,7 @@ class EventQueue(Generic[Event]):
     """A queue in memory for any number of threads; without bound unless `maxsize` is given.
 
     Its events are gone with the process: `DurableEventQueue` keeps them. An event may be anything but None, which
-    says that there is none.
+    means that there is no event.
 
     >>> queue = EventQueue[str]()
     >>> queue.push("first"), queue.push("second"), queue.push_front("before both")
@@ -33,11 +32,11 @@ class EventQueue(Generic[Event]):
         self._home = current.number
         self._events = deque[Event]()
         self._lock = threading.Lock()
-        self._for_events = Waiters(self._lock)
-        self._for_room = Waiters(self._lock)
+        self._not_empty = Waiters(self._lock)
+        self._not_full = Waiters(self._lock)
 
     def __len__(self) -> int:
-        self._check()
+        self._check_process()
         return len(self._events)
 
     def __repr__(self) -> str:
@@ -45,12 +44,12 @@ class EventQueue(Generic[Event]):
         return f"EventQueue({len(self._events)} events{bound})"
 
     def push(self, event: Event, timeout: float | None = None) -> None:
-        """Add an event at the end. Where there is a `maxsize` and no room, wait for it.
+        """Add an event at the end. If the queue is full, wait until it is not.
 
-        Raises `BackpressureTimeout` when there was no room within `timeout` seconds: the event was not taken.
+        Raises `BackpressureTimeout` if it was full for `timeout` seconds: the event was not added.
         """
         _check_event(event)
-        self._check()
+        self._check_process()
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
         most = self._maxsize
@@ -59,62 +58,57 @@ class EventQueue(Generic[Event]):
             if most is not None and len(self._events) >= most:
                 return False
             self._events.append(event)
-            self._for_events.wake()
+            self._not_empty.wake()
             return True
 
-        if not self._for_room.wait(has_pushed, timeout):
+        if not self._not_full.wait(has_pushed, timeout):
             raise BackpressureTimeout(
-                f"no room within {timeout} s: {len(self._events)} events of at most {most} are in the queue; "
-                "this one was not taken"
+                f"the queue was full for {timeout} s: {len(self._events)} events of at most {most} are in it; "
+                "this one was not added"
             )
 
     def push_front(self, event: Event) -> None:
         """Put an event before all others, to be the next. It never waits.
 
-        It is for an event that was taken and has to go back: whoever took it may be the only one who makes room.
+        It is for an event that was taken and has to go back: its thread may be the only one that takes events.
         """
         _check_event(event)
-        self._check()
+        self._check_process()
         with self._lock:
             self._events.appendleft(event)
-            self._for_events.wake()
+            self._not_empty.wake()
 
     def pop(self) -> Event | None:
         """Take the first event, or return None at once."""
-        self._check()
+        self._check_process()
         with self._lock:
             return self._take()
 
     def poll(self, timeout: float | None = 0.1) -> Event | None:
         """Take the first event; wait for one up to `timeout` seconds (None: until there is one)."""
-        self._check()
+        self._check_process()
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
-        taken: Event | None = None
+        event: Event | None = None
 
-        def has_taken() -> bool:
-            nonlocal taken
-            taken = self._take()
-            return taken is not None
+        def has_event() -> bool:
+            nonlocal event
+            event = self._take()
+            return event is not None
 
-        self._for_events.wait(has_taken, timeout)
-        return taken
+        self._not_empty.wait(has_event, timeout)
+        return event
 
-    def _check(self) -> None:
-        """Refuse a forked child: another thread may have held the lock at the fork, and would never let go of it."""
-        if self._home != current.number:
-            raise InvalidInput(
-                f"{self!r} is for the threads of the process {self._home}: this forked child ({current.number}) cannot "
-                "use it. Its events are the parent's; make an EventQueue in the child"
-            )
+    def _check_process(self) -> None:
+        refuse_in_child(self._home, self, "its events are the parent's; make an EventQueue in the child")
 
     def _take(self) -> Event | None:
         if not self._events:
             return None
-        self._for_room.wake()
+        self._not_full.wake()
         return self._events.popleft()
 
 
 def _check_event(event: object) -> None:
     if event is None:
-        raise InvalidInput("an event cannot be None: that is how pop and poll say that there is none")
+        raise InvalidInput("an event cannot be None: pop and poll return None when there is no event")

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.core import Closing
+from penstock.core import Closing, Waiters
 from penstock.engine.transports.contract import Filter, Filters, Receiver, check_limits
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput
-from penstock.queue import Waiters
 from penstock.records import Record
 
 

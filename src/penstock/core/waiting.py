@@ -1,0 +1,83 @@
+"""Waiting for other threads so that a Ctrl-C at any moment of it does no harm.
+
+A `threading.Condition` or `Event` is Python code around a lock: an interrupt inside it can leave that lock held. Here a
+thread waits in one call of a lock that no other thread waits for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class Latch:
+    """Closed until it is opened, for one thread that waits."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, seconds: float = -1) -> None:
+        """Return when it was opened since the last wait, or after so many seconds."""
+        self._lock.acquire(timeout=seconds)
+
+    def open(self) -> None:
+        """Let the thread go on. To open it twice does no harm."""
+        with suppress(RuntimeError):  # it is open
+            self._lock.release()
+
+
+class Waiters:
+    """The threads that wait until something is so, which changes under a lock. They are woken one by one."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+        self._latches = deque[Latch]()
+
+    def wake(self, count: int = 1) -> None:
+        """Wake so many of them. The lock is held."""
+        for _ in range(min(count, len(self._latches))):
+            self._latches.popleft().open()
+
+    def wake_all(self) -> None:
+        """Wake all of them. The lock is held."""
+        self.wake(len(self._latches))
+
+    def wait(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until it is so, for `timeout` seconds at most (None: for ever); return whether it is so.
+
+        `is_so` is called with the lock held. If it raises, or the wait is interrupted, another thread is woken instead
+        of this one: what this one was woken for is still there.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        latch: Latch | None = None
+        try:
+            while True:
+                with self._lock:
+                    if is_so():
+                        return True
+                    seconds = threading.TIMEOUT_MAX if until is None else until - time.monotonic()
+                    if seconds <= 0:
+                        return False
+                    latch = Latch()
+                    self._latches.append(latch)
+                latch.wait(min(seconds, threading.TIMEOUT_MAX))
+                self._remove(latch)
+        except BaseException:
+            if latch is not None and not self._remove(latch):
+                with self._lock:
+                    self.wake()
+            raise
+
+    def _remove(self, latch: Latch) -> bool:
+        """Take it out of the line. False: it is not there any more, for it was woken."""
+        with self._lock:
+            if latch not in self._latches:
+                return False
+            self._latches.remove(latch)
+            return True
