@@ -12,8 +12,6 @@ import msgspec
 import typer
 
 from penstock.buffer import (
-    DEFAULT_GROUP,
-    MANIFEST_PATH,
     BatchDescriptor,
     BufferQueue,
     ConsumedBatch,
@@ -22,7 +20,16 @@ from penstock.buffer import (
     FetchHandle,
 )
 from penstock.cli.output import counted, escaped_json, escaped_line, give_up_stdout, not_printed, say
-from penstock.cli.places import ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
+from penstock.cli.places import (
+    DEFAULT_GROUP,
+    MANIFEST_PATH,
+    ManifestPath,
+    StorageOptions,
+    Where,
+    beginning,
+    has_manifest,
+    open_with,
+)
 from penstock.core import Backoff, StopOnSignal
 from penstock.errors import NotFound, PenstockError, StorageError
 from penstock.records import Record, records_from_arrow

@@ -180,7 +180,7 @@ class Watch:
         def done(rows: int, dead: int) -> bool:
             if rows + dead < self._pushed.total:
                 return False
-            # The last block is acked a moment after it is in the table, and a driver that is up has taken an epoch.
+            # The last block is acked a moment after it is in the table. A driver that runs has a new epoch.
             manifest = Manifest.read(self._root / "buffer")
             return not manifest.entries and manifest.epoch > epoch
 

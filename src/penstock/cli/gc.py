@@ -7,9 +7,18 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig, GarbageCollector, GcReport
+from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
 from penstock.cli.output import counted, date, say, say_json
-from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
+from penstock.cli.places import (
+    DATA_PATH_PREFIX,
+    MANIFEST_PATH,
+    AsJson,
+    ManifestPath,
+    StorageOptions,
+    Where,
+    has_manifest,
+    open_with,
+)
 from penstock.errors import InvalidInput
 from penstock.storage import url_of
 
@@ -26,7 +35,7 @@ def gc_command(
     grace: Annotated[
         float, typer.Option(help="Seconds that readers and producers have; at least 600.")
     ] = _GRACE_SECONDS,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
     """Delete data that every group has acked, or that was never enqueued.

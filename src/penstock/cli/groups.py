@@ -7,9 +7,19 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import DEFAULT_GROUP, MANIFEST_PATH, Groups
+from penstock.buffer import Groups
 from penstock.cli.output import date_or_none, say, say_json, show
-from penstock.cli.places import AsJson, ManifestPath, StorageOptions, Where, beginning, has_manifest, open_with
+from penstock.cli.places import (
+    DEFAULT_GROUP,
+    MANIFEST_PATH,
+    AsJson,
+    ManifestPath,
+    StorageOptions,
+    Where,
+    beginning,
+    has_manifest,
+    open_with,
+)
 from penstock.errors import InvalidInput
 from penstock.storage import url_of
 

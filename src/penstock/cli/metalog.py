@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.output import say, say_json, show
-from penstock.cli.places import StorageOptions, open_with
+from penstock.cli.places import AsJson, StorageOptions, open_with
 from penstock.errors import CorruptData, NotFound, PartitionOutOfRange, PenstockError
 from penstock.metalog import (
     MetadataLog,
@@ -53,7 +53,7 @@ def metalog() -> None:
 @metalog_app.command()
 def status(
     where: Log,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
     """Show each partition's high-water mark, and how many objects it has. Writes nothing."""

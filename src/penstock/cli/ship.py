@@ -16,7 +16,7 @@ from penstock.engine import ship
 def ship_command(
     queue: Annotated[str, typer.Argument(help="A durable queue that no process has open, or a folder of such queues.")],
     where: Annotated[str, typer.Argument(help="The buffer: a path or a URL.")],
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when nothing is left.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when the queues are empty.")] = False,
     batch_format: BatchFormatOption = None,
 ) -> None:
     """Ship events from queues on this host into a buffer, until Ctrl-C or SIGTERM."""

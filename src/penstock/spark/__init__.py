@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.spark.pipeline.file import load_pipeline as load_pipeline
+    from penstock.spark.pipeline.file import load_pipeline
     from penstock.spark.pipeline.pipeline import Pipeline
     from penstock.spark.source.data_source import PenstockDataSource, register
 else:
@@ -23,4 +23,4 @@ else:
         },
     )
 
-__all__ = ["PenstockDataSource", "Pipeline", "register"]
+__all__ = ["PenstockDataSource", "Pipeline", "load_pipeline", "register"]

@@ -266,8 +266,8 @@ def test_a_segment_id_that_cannot_be_is_refused_with_the_name_of_the_field(field
 
 
 def test_custom_metadata_beyond_what_a_length_can_say_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.MOST_CUSTOM_BYTES == (1 << 31) - 2
-    monkeypatch.setattr(module, "MOST_CUSTOM_BYTES", 3)
+    assert module.MAX_CUSTOM_METADATA_BYTES == (1 << 31) - 2
+    monkeypatch.setattr(module, "MAX_CUSTOM_METADATA_BYTES", 3)
     assert metadata(custom_metadata=b"abc").custom_metadata == b"abc"
     with pytest.raises(InvalidInput, match="custom_metadata must have at most 3 bytes, not 4"):
         metadata(custom_metadata=b"abcd")

@@ -34,7 +34,7 @@ from tests.support.processes import Parent, Start
 from tests.support.waiting import NEVER, Bell
 
 EVENTS: list[SegmentEvent] = [*in_state(1, FINISHED), *in_state(2, DELETED), *in_state(3, FINISHED), deletion(MARKED)]
-STEPS = ["made", "written", "synced", "renamed", "directory synced"]
+STEPS = ["created", "written", "synced", "renamed", "directory synced"]
 
 
 def open_catalog(log: WatchedLog, directory: Path, interval: float = NEVER) -> SegmentCatalog:

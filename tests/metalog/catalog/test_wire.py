@@ -356,7 +356,7 @@ FLAGLESS = by_hand(PLAIN_BYTES)[:-1]
         (changed("00000000000000c7", "0000000000000063"), "end_offset must"),
         (FLAGLESS + by_hand("01 00 00"), "a bool of 0 bytes"),
         (FLAGLESS + by_hand("01 00 02 01 00"), "a bool of 2 bytes"),
-        (FLAGLESS + by_hand("01 05 ffffffff0f"), "says 4294967295 bytes, and 0 are left"),
+        (FLAGLESS + by_hand("01 05 ffffffff0f"), "says 4294967295 bytes, and 0 follow"),
         (FLAGLESS + by_hand("ffffffff0f 05 00"), "ends too early"),
         (SAMPLES["delete"][:-2] + by_hand("03 00"), "the state 3"),
         (SAMPLES["update"][:-2] + by_hand("04 00"), "the state 4"),

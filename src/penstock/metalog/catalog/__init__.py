@@ -1,1 +1,1 @@
-"""The catalog of segments that is kept on top of a metadata log, and the events that it is made of."""
+"""The catalog of log segments that is kept on top of a metadata log, and the events it reads."""

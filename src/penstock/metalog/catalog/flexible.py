@@ -1,8 +1,8 @@
 """Kafka's flexible encoding: varints, compact strings and bytes, and the tagged fields that end every structure.
 
-Whoever reads gives the bytes and a place in them, and gets the value and the place behind it. Beyond the end of the
-bytes that is an `IndexError` here and a `struct.error` elsewhere: one handler around all of it costs less than a
-look at the length before each byte. Everything else that is wrong is `CorruptData`.
+A reading function takes the bytes and a position in them, and returns the value and the position after it. Beyond the
+end of the bytes it raises `IndexError` here and `struct.error` elsewhere: one handler around all of it costs less than
+a check of the length before each byte. Everything else that is wrong is `CorruptData`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def compact(content: bytes | None) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 32 bits. It may be longer than it must be, as with Kafka, up to 5 bytes."""
+    """Read an unsigned varint of at most 32 bits. As with Kafka, it may be longer than needed, up to 5 bytes."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -47,7 +47,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
             break
     else:
         raise CorruptData("a varint has more than 5 bytes")
-    if number >> 32:  # Kafka drops the bits beyond; nobody writes them, so they were damaged
+    if number >> 32:  # Kafka drops the bits beyond; no writer sets them, so they were damaged
         raise CorruptData("a varint has more than 32 bits")
     return number, at + 1
 
@@ -57,33 +57,33 @@ def read_compact(data: bytes, at: int) -> tuple[bytes | None, int]:
     length, at = read_varint(data, at)
     if not length:
         return None, at
-    return _taken(data, at, length - 1)
+    return _slice(data, at, length - 1)
 
 
 def skip_tags(data: bytes, at: int) -> int:
-    """The place behind the tagged fields, whatever they are."""
+    """The position after the tagged fields."""
     return at + 1 if data[at] == 0 else find_tag(data, at, -1)[1]
 
 
 def find_tag(data: bytes, at: int, wanted: int) -> tuple[bytes | None, int]:
-    """Read the tagged fields; gives the content of one of them, None where it is not there.
+    """Read the tagged fields; return the content of one of them, None where it is missing.
 
-    Their order does not matter and of a repeated one the last counts. That is how Kafka reads them, and two
-    readers of one log must not differ in what it says.
+    Their order does not matter, and of a repeated one the last counts: as Kafka reads them, because two readers of one
+    log must agree.
     """
     found = None
     count, at = read_varint(data, at)
-    for _ in range(count):  # a count that lies ends with the bytes: each field takes two at least
+    for _ in range(count):  # too large a count ends with the bytes: each field takes at least two
         tag, at = read_varint(data, at)
         size, at = read_varint(data, at)
-        content, at = _taken(data, at, size)
+        content, at = _slice(data, at, size)
         if tag == wanted:
             found = content
     return found, at
 
 
-def _taken(data: bytes, at: int, size: int) -> tuple[bytes, int]:
+def _slice(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     end = at + size
     if end > len(data):
-        raise CorruptData(f"a length says {size} bytes, and {len(data) - at} are left")
+        raise CorruptData(f"a length says {size} bytes, and {len(data) - at} follow")
     return data[at:end], end

@@ -1,4 +1,4 @@
-"""`FollowedPartition`: a metadata partition that is assigned: its view, how far that is, and who waits for it."""
+"""`FollowedPartition`: an assigned metadata partition: its view, how far that is, and the calls that wait for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FollowedPartition:
         self.partition = partition
         self.mark: int | None = None
         self.start = 0 if snapshot is None else snapshot.next_offset
-        """Where it began: everything below comes from the snapshot."""
+        """Where it began: everything below is in the snapshot."""
         self._partition_count = partition_count
         self._view = SegmentView() if snapshot is None else SegmentView.of(snapshot.events)
         self._next_offset = self._saved_offset = self.start
@@ -51,7 +51,7 @@ class FollowedPartition:
         return self._next_offset
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply the next record, or go past it. Raises `RecordsMissing` if it is not the next."""
+        """Apply the next record, or skip it. Raises `RecordsMissing` if records before it are missing."""
         decoded = self._decoded(record)
         with self._moved:
             if self._end is not None or record.offset < self._next_offset:
@@ -78,7 +78,7 @@ class FollowedPartition:
             return question(self._view)
 
     def changes(self, event: SegmentEvent, until: float) -> bool:
-        """Wait until it is ready, and say whether an event would change anything. Raises `InvalidTransition`."""
+        """Wait until it is ready, and return whether an event would change anything. Raises `InvalidTransition`."""
         with self._moved:
             if not self._wait(self._is_ready, until):
                 raise self._not_ready()
@@ -86,7 +86,7 @@ class FollowedPartition:
 
     @contextmanager
     def listening(self) -> Iterator[dict[int, InvalidTransition]]:
-        """Hear of each offset that is refused from now on; a publish may be applied before it returns its offset."""
+        """Collect the refusals from now on, by offset: an event may be applied before its `publish` returns."""
         refusals: dict[int, InvalidTransition] = {}
         with self._moved:
             self._listeners.append(refusals)
@@ -103,14 +103,14 @@ class FollowedPartition:
                 raise NotReady(f"metadata partition {self.partition} has applied the offsets below {self._next_offset}")
 
     def end(self, why: PenstockError) -> None:
-        """From now on nothing is applied and nothing is answered; whoever waits is told why."""
+        """Apply and answer nothing from now on; calls that wait raise this error."""
         with self._moved:
             if self._end is None:
                 self._end = why
                 self._moved.notify_all()
 
     def unsaved(self) -> Snapshot | None:
-        """What a snapshot would be now; None if it would be the one that it began with, or that was saved last."""
+        """A snapshot of now; None if nothing was applied since the last one, or the one that it began with."""
         with self._moved:
             if self._next_offset == self._saved_offset:
                 return None
@@ -124,7 +124,7 @@ class FollowedPartition:
         return self.mark is not None and self._next_offset >= self.mark
 
     def set_mark(self, mark: int) -> None:
-        """The log's mark is known now."""
+        """Set the high-water mark of the log."""
         with self._moved:
             self.mark = mark
             self._moved.notify_all()
@@ -135,10 +135,10 @@ class FollowedPartition:
 
     def _wait(self, is_so: Callable[[], bool], until: float) -> bool:
         while self._end is None and not is_so():
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining = until - time.monotonic()
+            if remaining <= 0:
                 return False
-            self._moved.wait(min(left, threading.TIMEOUT_MAX))
+            self._moved.wait(min(remaining, threading.TIMEOUT_MAX))
         if self._end is not None:
             raise _again(self._end)
         return True
@@ -169,7 +169,7 @@ class FollowedPartition:
     def _skip(self, record: MetadataRecord, skipped: _Skipped) -> None:
         metrics.catalog_events_skipped.labels(skipped.reason).inc()
         _log.warning(
-            "went past offset %d of metadata partition %d (%s): %s",
+            "skipped offset %d of metadata partition %d (%s): %s",
             record.offset,
             record.partition,
             skipped.reason,
@@ -180,7 +180,7 @@ class FollowedPartition:
 
 
 def _again(error: PenstockError) -> PenstockError:
-    """Another one that says the same: many threads may raise it, and each adds its own traceback."""
+    """A copy: many threads may raise it, each with its own traceback."""
     return type(error)(*error.args)
 
 

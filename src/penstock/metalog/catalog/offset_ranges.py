@@ -1,4 +1,4 @@
-"""`OffsetRanges`: many ranges of offsets, which may overlap, and which of them has an offset."""
+"""`OffsetRanges`: ranges of offsets that may overlap, and the search for one that has an offset."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OffsetRanges:
             self._insert(at, block)
 
     def find(self, offset: int) -> int | None:
-        """The segment of the last range, in their order, that has an offset."""
+        """The segment of the last range, in their order, that has an offset; None if none has."""
         behind = (offset + 1,)
         for at in range(bisect_left(self._firsts, behind) - 1, -1, -1):
             if self._furthest[at] < offset:

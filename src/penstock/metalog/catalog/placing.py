@@ -1,4 +1,4 @@
-"""Which partition of the metadata log has the events of a topic's partition: Kafka's own choice."""
+"""Which partition of the metadata log has the events of a topic's partition, by Kafka's own rule."""
 
 from __future__ import annotations
 

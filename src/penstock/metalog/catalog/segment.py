@@ -1,12 +1,12 @@
-"""Segments of a topic's partition, and the three events that tell their story.
+"""Log segments of a topic's partition, and the three events that describe them.
 
 ```text
-SegmentMetadata   a segment, when its copy begins, and what it is after all updates
-SegmentUpdate     what a segment has become
+SegmentMetadata   a log segment whose copy begins, or as it is after all updates
+SegmentUpdate     the new state of a log segment
 PartitionDelete   how far the deletion of a whole partition is
 ```
 
-All are values: they are checked when they are made and never change. The limits of the numbers are those of the wire.
+All are immutable values, checked on construction. The limits of the numbers are those of the wire format.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from uuid import UUID
 from penstock.core import check_whole
 from penstock.errors import InvalidInput, InvalidTransition
 
-MOST_NAME_BYTES = (1 << 15) - 1
+MAX_TOPIC_NAME_BYTES = (1 << 15) - 1
 """How long a topic's name may be in UTF-8: Kafka neither writes nor reads a longer one."""
-MOST_CUSTOM_BYTES = (1 << 31) - 2
+MAX_CUSTOM_METADATA_BYTES = (1 << 31) - 2
 """How long custom metadata may be: its length plus one is a positive 32-bit number."""
 
 _I32 = (1 << 31) - 1
 _I64 = (1 << 63) - 1
-_LEAST_I32, _LEAST_I64 = -_I32 - 1, -_I64 - 1
+_MIN_I32, _MIN_I64 = -_I32 - 1, -_I64 - 1
 
 
 class SegmentState(IntEnum):
-    """Where a segment is in its life; the numbers are those of the wire."""
+    """The state of a log segment; the numbers are those of the wire format."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
@@ -40,7 +40,7 @@ class SegmentState(IntEnum):
     DELETE_SEGMENT_FINISHED = 3
 
     def can_become(self, following: SegmentState) -> bool:
-        """Whether another state may follow this one. The same state is no other: `follows` tells the two apart.
+        """Whether another state may follow this one; False for the same state.
 
         >>> SegmentState.COPY_SEGMENT_FINISHED.can_become(SegmentState.DELETE_SEGMENT_STARTED)
         True
@@ -50,28 +50,28 @@ class SegmentState(IntEnum):
     def follows(self, previous: SegmentState | None) -> bool:
         """Whether this changes a segment that is in the state `previous` (None: there is no such segment yet).
 
-        False is for the same state again, which is allowed and does nothing. Raises `InvalidTransition` for a
-        state that may not come here.
+        False for the same state again, which is allowed and changes nothing. Raises `InvalidTransition` for a state
+        that may not follow.
         """
         return _is_a_step("a segment", _SEGMENT_STEPS, previous, self)
 
 
 class PartitionDeleteState(IntEnum):
-    """How far the deletion of a partition is; the numbers are those of the wire."""
+    """How far the deletion of a partition is; the numbers are those of the wire format."""
 
     MARKED = 0
     STARTED = 1
     FINISHED = 2
 
     def can_become(self, following: PartitionDeleteState) -> bool:
-        """Whether another state may follow this one. The same state is no other: `follows` tells the two apart."""
+        """Whether another state may follow this one; False for the same state."""
         return (self, following) in _DELETE_STEPS
 
     def follows(self, previous: PartitionDeleteState | None) -> bool:
-        """Whether this changes a partition whose deletion is at `previous` (None: nobody asked for it yet).
+        """Whether this changes a partition whose deletion is at `previous` (None: it was not asked for yet).
 
-        False is for the same state again, which is allowed and does nothing. Raises `InvalidTransition` for a
-        state that may not come here.
+        False for the same state again, which is allowed and changes nothing. Raises `InvalidTransition` for a state
+        that may not follow.
         """
         return _is_a_step("the deletion of a partition", _DELETE_STEPS, previous, self)
 
@@ -115,7 +115,7 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True)
 class SegmentId:
-    """The name of a segment in all the world: a partition, and an id that nobody uses twice."""
+    """The identity of a log segment: a partition, and an id that is used once."""
 
     topic_id_partition: TopicIdPartition
     id: UUID
@@ -127,11 +127,11 @@ class SegmentId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentMetadata:
-    """What is known of a segment: it holds the offsets from `start_offset` to `end_offset`, both inclusive.
+    """A log segment: it holds the offsets from `start_offset` to `end_offset`, both inclusive.
 
-    `segment_leader_epochs` has, for each leader epoch in the segment, the first offset of it: one epoch at least.
-    It is copied, in ascending order, and cannot be changed. `custom_metadata` belongs to whoever stores the
-    segment; empty is not the same as None. Raises `InvalidInput` for what cannot be.
+    `segment_leader_epochs` has, for each leader epoch in the segment, its first offset: one epoch at least. It is
+    copied, in ascending order, and cannot be changed. `custom_metadata` is for the program that stores the segment;
+    empty is not the same as None. Raises `InvalidInput` for impossible values.
     """
 
     id: SegmentId
@@ -163,7 +163,7 @@ class SegmentMetadata:
         return hash(self.id)
 
     def __reduce__(self) -> tuple[type[SegmentMetadata], tuple[object, ...]]:
-        # A read-only view cannot be pickled: what travels is a plain dict, and the copy makes its own view.
+        # A read-only view cannot be pickled: a plain dict is, and the copy has a view of its own.
         return SegmentMetadata, (
             self.id,
             self.start_offset,
@@ -179,11 +179,11 @@ class SegmentMetadata:
         )
 
     def with_update(self, update: SegmentUpdate) -> SegmentMetadata:
-        """What the segment is after an update, as with Kafka.
+        """The segment after an update, as with Kafka.
 
         The broker, the time of the event, the state and the custom metadata are the update's, the last also where
-        it has none; everything else stays. Whether the state may come here is not looked at: ask
-        `SegmentState.follows` first. Raises `InvalidInput` for an update of another segment.
+        it has none; everything else stays. Whether the state may follow is not checked: ask `SegmentState.follows`
+        first. Raises `InvalidInput` for an update of another segment.
         """
         _check_kind("update", update, SegmentUpdate)
         if update.id != self.id:
@@ -199,7 +199,7 @@ class SegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpdate:
-    """What a segment has become. Raises `InvalidInput` for what cannot be."""
+    """The new state of a log segment. Raises `InvalidInput` for impossible values."""
 
     id: SegmentId
     event_timestamp_ms: int
@@ -217,7 +217,7 @@ class SegmentUpdate:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDelete:
-    """How far the deletion of a partition, and of all its segments, is. Raises `InvalidInput` for what cannot be."""
+    """How far the deletion of a partition with all its segments is. Raises `InvalidInput` for impossible values."""
 
     topic_id_partition: TopicIdPartition
     state: PartitionDeleteState
@@ -232,7 +232,7 @@ class PartitionDelete:
 
 
 SegmentEvent: TypeAlias = SegmentMetadata | SegmentUpdate | PartitionDelete
-"""What is written to the log."""
+"""An event of the log."""
 
 
 def _is_a_step(
@@ -252,13 +252,13 @@ def _check_kind(field: str, value: object, kind: type) -> None:
 
 
 def _check_i32(field: str, value: object) -> None:
-    if type(value) is not int or not _LEAST_I32 <= value <= _I32:  # the common case first: a replay makes many
-        check_whole(field, value, _LEAST_I32, _I32)
+    if type(value) is not int or not _MIN_I32 <= value <= _I32:  # the common case first: a replay constructs many
+        check_whole(field, value, _MIN_I32, _I32)
 
 
 def _check_i64(field: str, value: object) -> None:
-    if type(value) is not int or not _LEAST_I64 <= value <= _I64:
-        check_whole(field, value, _LEAST_I64, _I64)
+    if type(value) is not int or not _MIN_I64 <= value <= _I64:
+        check_whole(field, value, _MIN_I64, _I64)
 
 
 def _check_name(topic: object) -> None:
@@ -268,8 +268,8 @@ def _check_name(topic: object) -> None:
         size = len(topic.encode())
     except UnicodeEncodeError as error:
         raise InvalidInput(f"topic must be text that can be written as UTF-8, not {topic!r}") from error
-    if size > MOST_NAME_BYTES:
-        raise InvalidInput(f"topic must have at most {MOST_NAME_BYTES} bytes in UTF-8, not {size}")
+    if size > MAX_TOPIC_NAME_BYTES:
+        raise InvalidInput(f"topic must have at most {MAX_TOPIC_NAME_BYTES} bytes in UTF-8, not {size}")
 
 
 def _as_epochs(given: object) -> Mapping[int, int]:
@@ -286,6 +286,6 @@ def _as_custom(given: object) -> bytes | None:
         return None
     if not isinstance(given, bytes | bytearray | memoryview):
         raise InvalidInput(f"custom_metadata must be bytes or None, not {given!r}")
-    if len(custom := bytes(given)) > MOST_CUSTOM_BYTES:
-        raise InvalidInput(f"custom_metadata must have at most {MOST_CUSTOM_BYTES} bytes, not {len(custom)}")
+    if len(custom := bytes(given)) > MAX_CUSTOM_METADATA_BYTES:
+        raise InvalidInput(f"custom_metadata must have at most {MAX_CUSTOM_METADATA_BYTES} bytes, not {len(custom)}")
     return custom

@@ -1,6 +1,6 @@
-"""`SegmentView`: what the events of one metadata partition add up to. No threads, no files, no clock.
+"""`SegmentView`: the state after the events of one metadata partition. No threads, no files, no clock.
 
-Whether an event counts depends on the events before it alone, so everybody who reads the same log sees the same.
+Whether an event is applied depends on the events before it alone, so all readers of a log have the same view.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SegmentView:
 
     @classmethod
     def of(cls, events: Iterable[SegmentEvent]) -> SegmentView:
-        """A view with what another one's `events` gave."""
+        """A view from the `events` of another one."""
         view = cls()
         for event in events:
             partition = view._partition(partition_of(event))
@@ -49,9 +49,9 @@ class SegmentView:
         return view
 
     def events(self) -> Iterator[SegmentEvent]:
-        """What is in here now, as events: each segment as it is, the deleted ones as updates that say so.
+        """The state as events: each segment as it is, and deleted ones as updates to that state.
 
-        The copy is taken at once, and quickly; the events are made as they are read.
+        The state is copied when this is called, which is quick; an event is constructed when it is read.
         """
         copies = [
             (tp, list(one.segments.values()), list(one.gone), one.deletion) for tp, one in self._partitions.items()
@@ -59,7 +59,7 @@ class SegmentView:
         return chain.from_iterable(_events_of(*copy) for copy in copies)
 
     def check(self, event: SegmentEvent) -> bool:
-        """Whether an event would change anything. Raises `InvalidTransition` if it may not come here."""
+        """Whether an event would change anything. Raises `InvalidTransition` if it may not follow."""
         tp = partition_of(event)
         partition = self._partitions.get(tp, _NOTHING)
         deleted = None if partition.deletion is None else partition.deletion.state
@@ -75,7 +75,7 @@ class SegmentView:
         return event.state.follows(state)
 
     def apply(self, event: SegmentEvent) -> bool:
-        """Apply an event, and say whether it changed anything. Raises `InvalidTransition`, and changes nothing then."""
+        """Apply an event; return whether it changed anything. Raises `InvalidTransition`, and changes nothing then."""
         if not self.check(event):
             return False
         partition = self._partition(partition_of(event))
@@ -151,7 +151,7 @@ class _Partition:
         self._index_finished(segment)
 
     def update(self, update: SegmentUpdate) -> None:
-        """Only what the state is about moves: the offsets of a segment never change."""
+        """Change only the indexes by state: the offsets of a segment never change."""
         number = update.id.id.int
         before = self.segments[number]
         updated = before.with_update(update)
@@ -181,7 +181,7 @@ class _Partition:
         return [self.segments[one.segment] for one in ranges]
 
     def forget(self) -> None:
-        """Keep nothing but how far the deletion is."""
+        """Keep only how far the deletion is."""
         self.segments, self.gone = {}, set()
         self.all, self.by_epoch, self.finished = OffsetRanges(), {}, {}
 
@@ -194,7 +194,7 @@ def _whole(segment: SegmentMetadata) -> OffsetRange:
 
 
 def _parts(segment: SegmentMetadata) -> Iterator[tuple[int, OffsetRange]]:
-    """What each epoch has of a segment: until the next epoch begins, and nothing that the segment does not have."""
+    """The offsets of each epoch in a segment: from its first one to the next epoch, within the segment's own."""
     epochs = list(segment.segment_leader_epochs.items())  # they ascend
     lasts = [first - 1 for _, first in epochs[1:]] + [segment.end_offset]
     for (epoch, first), last in zip(epochs, lasts, strict=True):

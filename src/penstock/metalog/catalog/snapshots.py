@@ -1,4 +1,4 @@
-"""Snapshots of a catalog's views on disk: one file for each metadata partition, written whole or not at all.
+"""Snapshots of a catalog's views on disk: one file for each metadata partition, replaced atomically.
 
 The layout, and what a kill leaves behind at each step, is in `docs/design/catalog.md`.
 """
@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What all events below `next_offset` of a metadata partition add up to. The events can be read once."""
+    """The state after all events below `next_offset` of a metadata partition, as events that can be read once."""
 
     partition: int
     partition_count: int
@@ -115,7 +115,7 @@ class SnapshotFiles:
 
     def _write(self, path: str, snapshot: Snapshot) -> None:
         with open(path, "xb") as target:
-            self._step("made")
+            self._step("created")
             target.writelines(_encoded(snapshot, self._bytes_per_write))
             target.flush()
             self._step("written")
@@ -165,7 +165,7 @@ def _decoded_events(content: bytes, end: int, count: int) -> Iterator[SegmentEve
     at = _HEAD.size
     for _ in range(count):
         if at + _LENGTH.size > end:
-            raise CorruptData("it has fewer events than it says")
+            raise CorruptData("it has fewer events than its header has")
         (length,) = _LENGTH.unpack_from(content, at)
         at += _LENGTH.size
         yield decode_event(content[at : at + length])

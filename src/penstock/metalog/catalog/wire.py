@@ -2,8 +2,8 @@
 
 `docs/reference/formats.md` has the table.
 
-What Kafka reads in an event we read as well, and in the same way, so that two catalogs of one log agree. Stricter we
-are only with what no writer can have meant: a name that is not UTF-8, a negative size.
+An event that Kafka reads is read here too, in the same way, so that two catalogs of one log agree. Stricter is only
+what no writer can have meant: a name that is not UTF-8, a negative size.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _State = TypeVar("_State", bound=IntEnum)
 
 
 def encode_event(event: SegmentEvent) -> bytes:
-    """The bytes of an event. Raises `InvalidInput` for what is none."""
+    """The bytes of an event. Raises `InvalidInput` for anything else."""
     if isinstance(event, SegmentMetadata):
         return _metadata(event)
     if isinstance(event, SegmentUpdate):
@@ -58,7 +58,7 @@ def encode_event(event: SegmentEvent) -> bytes:
 
 
 def decode_event(data: bytes | bytearray | memoryview) -> SegmentEvent:
-    """Read the bytes of an event. Raises `CorruptData` naming what is wrong with them, and nothing else for any bytes.
+    """Read the bytes of an event. Raises `CorruptData` with the reason, and nothing else, whatever the bytes are.
 
     >>> decode_event(bytes(3))
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def decode_event(data: bytes | bytearray | memoryview) -> SegmentEvent:
         raise CorruptData(f"a segment event of {len(data)} bytes ends too early") from error
     except InvalidInput as error:
         raise CorruptData(f"a segment event has a value that cannot be: {error}") from error
-    if end != len(data):  # Kafka refuses it too: a field that we do not know comes in a tag, never behind the record
+    if end != len(data):  # Kafka refuses it too: an unknown field is in a tag, never after the record
         raise CorruptData(f"a segment event has {len(data) - end} bytes behind its end")
     return event
 
@@ -192,12 +192,12 @@ def _read_segment_id(data: bytes, at: int) -> tuple[SegmentId, int]:
 
 
 def _read_epochs(data: bytes, at: int) -> tuple[dict[int, int], int]:
-    """Of an epoch that is there twice the last one counts, as with Kafka."""
+    """Of a repeated epoch the last one counts, as with Kafka."""
     length, at = read_varint(data, at)
     if not length:
         raise CorruptData("a segment event has null for its epochs")
     epochs = {}
-    for _ in range(length - 1):  # nothing is made for a length that lies: the bytes end first
+    for _ in range(length - 1):  # nothing is allocated for too large a length: the bytes end first
         epoch, offset = _EPOCH.unpack_from(data, at)
         at = skip_tags(data, at + _EPOCH.size)
         epochs[epoch] = offset
