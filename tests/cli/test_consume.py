@@ -95,7 +95,7 @@ def test_it_fences_the_active_consumer_and_says_that_it_does(tmp_path: Path, her
     assert "FENCED" in here("consume", "--help").out
 
 
-def test_looking_takes_no_epoch_fences_nobody_and_acks_nothing(tmp_path: Path, consume: Consume) -> None:
+def test_without_acks_it_takes_no_epoch_fences_no_consumer_and_acks_nothing(tmp_path: Path, consume: Consume) -> None:
     fill(tmp_path, [b"a"], [b"b", b"c"], [b"d"])
     with Consumer(tmp_path) as active:
         active.next_descriptors(1)
@@ -107,7 +107,7 @@ def test_looking_takes_no_epoch_fences_nobody_and_acks_nothing(tmp_path: Path, c
     assert waiting(tmp_path) == [1, 2]
 
 
-def test_a_group_of_its_own_reads_beside_others_and_fences_nobody(tmp_path: Path, consume: Consume) -> None:
+def test_a_group_of_its_own_reads_beside_others_and_fences_no_consumer(tmp_path: Path, consume: Consume) -> None:
     fill(tmp_path, [b"a"], [b"b"])
     with Consumer(tmp_path) as active:
         active.next_descriptors(1)
@@ -119,7 +119,7 @@ def test_a_group_of_its_own_reads_beside_others_and_fences_nobody(tmp_path: Path
     assert {name: group.acked_through for name, group in groups.items()} == {"default": 0, "audit": 1}
 
 
-def test_a_new_group_begins_where_it_is_told_to(tmp_path: Path, consume: Consume) -> None:
+def test_a_new_group_begins_at_its_start(tmp_path: Path, consume: Consume) -> None:
     fill(tmp_path, [b"a"], [b"b"], [b"c"])
     assert consume(str(tmp_path), "--group", "audit", "--start", "2") == (0, b"c\n", "")
     assert consume(str(tmp_path), "--group", "late", "--start", "latest") == (0, b"", "")
@@ -128,8 +128,8 @@ def test_a_new_group_begins_where_it_is_told_to(tmp_path: Path, consume: Consume
 
 def test_looking_for_a_group_that_is_not_there_is_one_line_and_makes_none(tmp_path: Path, consume: Consume) -> None:
     fill(tmp_path, [b"a"])
-    status, said, complaint = consume(str(tmp_path), "--no-ack", "--group", "typo")
-    assert (status, said, complaint.count("\n")) == (1, b"", 1)
+    status, answer, complaint = consume(str(tmp_path), "--no-ack", "--group", "typo")
+    assert (status, answer, complaint.count("\n")) == (1, b"", 1)
     assert complaint.startswith("penstock: there is no group 'typo' in ")
     assert list(Manifest.read(tmp_path).groups) == ["default"]
 
@@ -162,8 +162,8 @@ def test_looking_says_when_the_data_of_what_waits_is_gone(
 ) -> None:
     fill(tmp_path, [b"a"], *more)
     delete_before_the_first_fetch(monkeypatch, tmp_path, ack=False)
-    status, said, complaint = consume(str(tmp_path), "--no-ack")
-    assert (status, said) == (1, b"")
+    status, answer, complaint = consume(str(tmp_path), "--no-ack")
+    assert (status, answer) == (1, b"")
     assert complaint.startswith("penstock: the data of sequence 0")
     assert complaint.count("\n") == 1
 
@@ -171,10 +171,10 @@ def test_looking_says_when_the_data_of_what_waits_is_gone(
 def test_as_json_an_event_has_its_place_and_all_it_came_with(tmp_path: Path, consume: Consume) -> None:
     full = Record(b"\xff", key=b"\xfe", headers=[("h", b"v"), ("h", b"\xff")], timestamp_ms=-5)
     fill(tmp_path, [b"a"], ["é\n".encode(), Record(b"k", key=b"key", headers=[]), full])
-    status, said, complaint = consume(str(tmp_path), "--json")
+    status, answer, complaint = consume(str(tmp_path), "--json")
     assert (status, complaint) == (0, "")
     nothing = {"key": None, "headers": None, "timestamp": None}
-    assert [json.loads(line) for line in said.splitlines()] == [
+    assert [json.loads(line) for line in answer.splitlines()] == [
         {"sequence": 0, "index": 0, "value": "a", **nothing},
         {"sequence": 1, "index": 0, "value": "é\n", **nothing},
         {"sequence": 1, "index": 1, "value": "k", "key": "key", "headers": [], "timestamp": None},
@@ -259,7 +259,7 @@ def test_a_batch_that_is_written_in_part_when_the_pipe_breaks_is_not_acked(start
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")
-def test_what_standard_output_has_no_room_for_is_not_acked(tmp_path: Path) -> None:
+def test_what_cannot_be_written_to_standard_output_is_not_acked(tmp_path: Path) -> None:
     fill(tmp_path, [b"a"])
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -304,8 +304,8 @@ def test_an_ack_that_fails_is_said_with_the_batch_that_was_printed(
 
     fill(tmp_path, [b"a"])
     monkeypatch.setattr(Consumer, "ack_through", fail)
-    status, said, complaint = consume(str(tmp_path))
-    assert (status, said) == (1, b"a\n")
+    status, answer, complaint = consume(str(tmp_path))
+    assert (status, answer) == (1, b"a\n")
     assert complaint == "penstock: batch 0 is printed, and may not be acked\npenstock: the store is away\n"
 
 
@@ -331,9 +331,9 @@ def test_options_are_checked_before_anything_is_looked_for(
     if there:
         fill(tmp_path, [b"a"])
     for more in ([], ["--no-ack"]):
-        said = here("consume", str(tmp_path), *more, *words)
-        assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-        assert said.err.startswith(f"penstock: {complaint}")
+        answer = here("consume", str(tmp_path), *more, *words)
+        assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+        assert answer.err.startswith(f"penstock: {complaint}")
 
 
 @pytest.mark.parametrize("more", [["--no-ack"], []], ids=["looking", "consuming"])
@@ -346,8 +346,8 @@ def test_another_manifest_path_is_read_when_it_is_given(tmp_path: Path, more: li
 
 
 def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, consume: Consume) -> None:
-    status, said, complaint = consume("nonsense://bucket")
-    assert (status, said) == (1, b"")
+    status, answer, complaint = consume("nonsense://bucket")
+    assert (status, answer) == (1, b"")
     assert complaint.startswith("penstock: nonsense:// is no place for a store")
     assert complaint.count("\n") == 1
 

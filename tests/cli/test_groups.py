@@ -1,4 +1,4 @@
-"""`penstock groups`: who reads a buffer, and how far each is."""
+"""`penstock groups`: the groups that read a buffer, and how far each is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def acked(buffer: Path) -> dict[str, int]:
     return {name: group.acked_through for name, group in Manifest.read(buffer).groups.items()}
 
 
-def test_a_table_shows_how_far_each_group_is_and_who_reads_for_it(tmp_path: Path, here: Here) -> None:
+def test_a_table_shows_how_far_each_group_is_and_its_consumer(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     with Consumer(tmp_path, ConsumerConfig(gc=False)) as consumer:
         consumer.next_descriptors(1)
@@ -51,10 +51,14 @@ def test_scripts_get_the_groups_as_json(tmp_path: Path, here: Here) -> None:
 
 
 @pytest.mark.parametrize(("start", "begins"), [("earliest", -1), ("latest", 2), ("2", 1)])
-def test_a_group_begins_where_it_is_told_to(tmp_path: Path, here: Here, start: str, begins: int) -> None:
+def test_a_group_begins_at_its_start(tmp_path: Path, here: Here, start: str, begins: int) -> None:
     fill(tmp_path)
-    made = here("groups", "create", str(tmp_path), "audit", "--start", start)
-    assert (made.status, made.out, made.err) == (0, f"created the group 'audit', which begins at {start}\n", "")
+    created = here("groups", "create", str(tmp_path), "audit", "--start", start)
+    assert (created.status, created.out, created.err) == (
+        0,
+        f"created the group 'audit', which begins at {start}\n",
+        "",
+    )
     assert acked(tmp_path) == {"default": -1, "audit": begins}
 
 
@@ -104,9 +108,9 @@ def test_the_last_group_is_dropped_only_by_force(tmp_path: Path, here: Here) -> 
 def test_a_mistake_is_one_line_and_status_1(tmp_path: Path, here: Here, words: list[str], complaint: str) -> None:
     fill(tmp_path)
     before = Manifest.read(tmp_path)
-    said = here("groups", *(word.format(tmp_path) for word in words))
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-    assert said.err.startswith(f"penstock: {complaint}")
+    answer = here("groups", *(word.format(tmp_path) for word in words))
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert answer.err.startswith(f"penstock: {complaint}")
     assert Manifest.read(tmp_path) == before
 
 
@@ -121,10 +125,10 @@ def test_where_to_reset_to_must_be_said(tmp_path: Path, here: Here) -> None:
 def test_version_1_has_no_groups_to_change_and_says_what_to_do(tmp_path: Path, here: Here, words: list[str]) -> None:
     fill(tmp_path, manifest_format="opendata")
     verb, *rest = words
-    said = here("groups", verb, str(tmp_path), *rest)
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-    assert "version 1" in said.err
-    assert "`penstock manifest upgrade`" in said.err
+    answer = here("groups", verb, str(tmp_path), *rest)
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert "version 1" in answer.err
+    assert "`penstock manifest upgrade`" in answer.err
 
 
 def test_of_version_1_the_one_reader_is_listed(tmp_path: Path, here: Here) -> None:
@@ -146,33 +150,33 @@ def test_a_place_without_a_buffer_is_no_place_to_change_groups_and_none_is_made(
     tmp_path: Path, here: Here, words: list[str]
 ) -> None:
     typo = tmp_path / "typo"
-    said = here("groups", *(word.format(typo) for word in words))
+    answer = here("groups", *(word.format(typo) for word in words))
     complaint = f"penstock: there is no manifest 'ingest/manifest' in file://{typo}\n"
-    assert (said.status, said.out, said.err) == (1, "", complaint)
+    assert (answer.status, answer.out, answer.err) == (1, "", complaint)
     assert not typo.exists()
 
 
 def test_a_group_can_be_made_before_its_buffer_and_that_is_said(tmp_path: Path, here: Here) -> None:
-    made = here("groups", "create", str(tmp_path / "new"), "audit")
-    said = "created the group 'audit', which begins at earliest, in a new buffer\n"
-    assert (made.status, made.out, made.err) == (0, said, "")
+    created = here("groups", "create", str(tmp_path / "new"), "audit")
+    answer = "created the group 'audit', which begins at earliest, in a new buffer\n"
+    assert (created.status, created.out, created.err) == (0, answer, "")
     assert acked(tmp_path / "new") == {"default": -1, "audit": -1}
 
 
 def test_a_new_buffer_needs_no_group_default_and_none_is_made(tmp_path: Path, here: Here) -> None:
-    said = here("groups", "create", str(tmp_path / "new"), "default")
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-    assert said.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
-    assert said.err.endswith(", and a new buffer has the group 'default' by itself\n")
+    answer = here("groups", "create", str(tmp_path / "new"), "default")
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert answer.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
+    assert answer.err.endswith(", and a new buffer has the group 'default' by itself\n")
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("words", [["create", "{}", "audit", "--start"], ["reset", "{}", "default", "--to"]])
 def test_a_number_that_no_sequence_can_be_is_one_line(tmp_path: Path, here: Here, words: list[str]) -> None:
     fill(tmp_path)
-    said = here("groups", *(word.format(tmp_path) for word in words), "9" * 5000)
+    answer = here("groups", *(word.format(tmp_path) for word in words), "9" * 5000)
     complaint = "penstock: start must be 'earliest', 'latest' or a sequence, not a number of 5000 digits\n"
-    assert (said.status, said.out, said.err) == (1, "", complaint)
+    assert (answer.status, answer.out, answer.err) == (1, "", complaint)
 
 
 @pytest.mark.parametrize("name", ["[/oops]", "[red]alert[/red]", ":warning:", "a\\"])
@@ -194,8 +198,8 @@ def test_a_takeover_at_a_time_that_no_calendar_has_is_listed(tmp_path: Path, her
 
 
 def test_the_help_of_reset_says_what_it_means_for_a_checkpoint(here: Here) -> None:
-    said = " ".join(here("groups", "reset", "--help").out.split())
-    assert "One that is behind the acks is refused; one that is ahead goes on there" in said
+    answer = " ".join(here("groups", "reset", "--help").out.split())
+    assert "One that is behind the acks is refused; one that is ahead goes on there" in answer
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full on this system")
@@ -204,7 +208,7 @@ def test_the_help_of_reset_says_what_it_means_for_a_checkpoint(here: Here) -> No
     [(["groups", "list"], ""), (["groups", "list", "--json"], "1")],
     ids=["table", "unbuffered"],
 )
-def test_an_answer_that_standard_output_has_no_room_for_is_one_line_and_status_1(
+def test_an_answer_that_cannot_be_written_is_one_line_and_status_1(
     tmp_path: Path, words: list[str], unbuffered: str
 ) -> None:
     fill(tmp_path)

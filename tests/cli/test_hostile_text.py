@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.hostile import HOSTILE, INJECTED, Places, make_places
+from tests.support.command import Here
 
 _ACTED_ON = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _MARK = "--- "
@@ -153,9 +154,10 @@ def test_json_says_what_was_written(hostile: Places, piped: Piped) -> None:
     assert (event["value"], event["key"], event["headers"][0]["key"]) == (HOSTILE, HOSTILE, HOSTILE)
 
 
-def test_a_newline_in_a_name_adds_no_line(tmp_path: Path) -> None:
+def test_a_newline_in_a_name_adds_no_line(tmp_path: Path, here: Here) -> None:
     counts = []
     for name, text in (("tab", "a\tb"), ("newline", "a\nb")):
-        done = in_a_pipe(without_raw_events(commands(make_places(tmp_path / name, text))))
-        counts.append([*(answer.count(b"\n") for answer in done.answers), done.errors.count("\n")])
+        words = without_raw_events(commands(make_places(tmp_path / name, text)))
+        answers = [here(*one) for one in words if one[0] != "run"]
+        counts.append([(answer.out.count("\n"), answer.err.count("\n")) for answer in answers])
     assert counts[0] == counts[1]

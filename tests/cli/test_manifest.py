@@ -98,7 +98,7 @@ def test_another_manifest_path_is_dumped_when_it_is_given(tmp_path: Path, here: 
     assert json.loads(done.out) == expected(location)
 
 
-def test_dumping_takes_no_epoch_and_fences_nobody(tmp_path: Path, here: Here) -> None:
+def test_dumping_takes_no_epoch_and_fences_no_consumer(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     with Consumer(tmp_path) as consumer:
         assert here("manifest", "dump", str(tmp_path)).status == 0
@@ -162,9 +162,9 @@ def test_a_segment_that_is_gone_is_one_line_and_status_1(tmp_path: Path, here: H
     fill_segments(tmp_path)
     for segment in (tmp_path / "ingest" / "manifest.d").glob("*.seg"):
         segment.unlink()
-    said = here("manifest", "dump", str(tmp_path))
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-    assert ".seg" in said.err
+    answer = here("manifest", "dump", str(tmp_path))
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert ".seg" in answer.err
 
 
 def test_a_link_to_a_manifest_is_dumped_with_the_segments_beside_the_manifest(tmp_path: Path, here: Here) -> None:
@@ -175,17 +175,17 @@ def test_a_link_to_a_manifest_is_dumped_with_the_segments_beside_the_manifest(tm
 
 
 def test_a_name_that_no_file_can_have_is_one_line_and_status_1(here: Here) -> None:
-    said = here("manifest", "dump", "x" * 5000)
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    answer = here("manifest", "dump", "x" * 5000)
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
 
 
 def test_a_manifest_that_was_copied_without_its_segments_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
     fill_segments(tmp_path / "buffer")
     (tmp_path / "elsewhere").mkdir()
     copy = shutil.copy(tmp_path / "buffer" / "ingest" / "manifest", tmp_path / "elsewhere" / "copy")
-    said = here("manifest", "dump", str(copy))
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-    assert said.err.startswith(
+    answer = here("manifest", "dump", str(copy))
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert answer.err.startswith(
         f"penstock: the manifest 'copy' in file://{tmp_path}/elsewhere needs its segments beside it, in 'copy.d': "
     )
     assert os.listdir(tmp_path / "elsewhere") == ["copy"]

@@ -45,12 +45,12 @@ def fill(where: Path | ObjectStore, partitions: int = 3) -> None:
         log.publish(2, b"no event")
 
 
-def lines(said: Answer) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in said.out.splitlines()]
+def lines(answer: Answer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.out.splitlines()]
 
 
-def places(said: Answer) -> list[tuple[int, int]]:
-    return [(one["partition"], one["offset"]) for one in lines(said)]
+def places(answer: Answer) -> list[tuple[int, int]]:
+    return [(one["partition"], one["offset"]) for one in lines(answer)]
 
 
 def files(folder: Path) -> dict[Path, bytes]:
@@ -59,17 +59,17 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 def test_a_table_shows_each_partition_with_its_mark_and_its_objects(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    said = here("metalog", "status", str(tmp_path))
-    assert (said.status, said.err) == (0, "")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.out.splitlines() if line[0] == "│"]
+    answer = here("metalog", "status", str(tmp_path))
+    assert (answer.status, answer.err) == (0, "")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in answer.out.splitlines() if line[0] == "│"]
     assert rows == [["0", "0", "0"], ["1", "3", "3"], ["2", "1", "1"]]
 
 
 def test_scripts_get_the_status_as_json(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    said = here("metalog", "status", str(tmp_path), "--json")
-    assert (said.status, said.err) == (0, "")
-    assert json.loads(said.out) == [
+    answer = here("metalog", "status", str(tmp_path), "--json")
+    assert (answer.status, answer.err) == (0, "")
+    assert json.loads(answer.out) == [
         {"partition": 0, "high_water_mark": 0, "objects": 0, "error": None},
         {"partition": 1, "high_water_mark": 3, "objects": 3, "error": None},
         {"partition": 2, "high_water_mark": 1, "objects": 1, "error": None},
@@ -78,9 +78,9 @@ def test_scripts_get_the_status_as_json(tmp_path: Path, here: Here) -> None:
 
 def test_every_kind_of_event_is_dumped_with_all_that_is_in_it(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    said = here("metalog", "dump", str(tmp_path), "--partition", "1")
-    assert (said.status, said.err) == (0, "")
-    assert lines(said) == [
+    answer = here("metalog", "dump", str(tmp_path), "--partition", "1")
+    assert (answer.status, answer.err) == (0, "")
+    assert lines(answer) == [
         {
             "partition": 1,
             "offset": 0,
@@ -129,18 +129,18 @@ def test_every_kind_of_event_is_dumped_with_all_that_is_in_it(tmp_path: Path, he
 
 def test_a_name_cannot_say_anything_to_a_terminal(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    said = here("metalog", "dump", str(tmp_path))
-    assert "\x1b" not in said.out
-    assert "orders [red]\\u001b[31m" in said.out
+    answer = here("metalog", "dump", str(tmp_path))
+    assert "\x1b" not in answer.out
+    assert "orders [red]\\u001b[31m" in answer.out
 
 
 def test_a_payload_that_is_no_event_is_printed_with_its_error_and_does_not_stop(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     with ObjectMetadataLog(tmp_path) as log:
         log.publish(2, encode_event(EVENTS[2]))
-    said = here("metalog", "dump", str(tmp_path), "--partition", "2")
-    assert (said.status, said.err) == (0, "")
-    poison, event = lines(said)
+    answer = here("metalog", "dump", str(tmp_path), "--partition", "2")
+    assert (answer.status, answer.err) == (0, "")
+    poison, event = lines(answer)
     assert base64.b64decode(poison["payload_base64"]) == b"no event"
     assert poison["error"] == "a segment event has the frame 110; this Penstock reads 1"
     assert event["event"]["type"] == "PartitionDelete"
@@ -148,8 +148,8 @@ def test_a_payload_that_is_no_event_is_printed_with_its_error_and_does_not_stop(
 
 def test_raw_payloads_are_base64_and_nothing_is_decoded(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    said = here("metalog", "dump", str(tmp_path), "--raw", "--partition", "2")
-    assert lines(said) == [{"partition": 2, "offset": 0, "payload_base64": base64.b64encode(b"no event").decode()}]
+    answer = here("metalog", "dump", str(tmp_path), "--raw", "--partition", "2")
+    assert lines(answer) == [{"partition": 2, "offset": 0, "payload_base64": base64.b64encode(b"no event").decode()}]
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_what_is_dumped_can_be_chosen(
     tmp_path: Path, here: Here, words: list[str], expected: list[tuple[int, int]]
 ) -> None:
     fill(tmp_path)
-    said = here("metalog", "dump", str(tmp_path), *words)
-    assert (said.status, said.err, places(said)) == (0, "", expected)
+    answer = here("metalog", "dump", str(tmp_path), *words)
+    assert (answer.status, answer.err, places(answer)) == (0, "", expected)
 
 
 def test_a_start_inside_an_object_is_found(tmp_path: Path, here: Here) -> None:
@@ -183,17 +183,17 @@ def test_a_start_inside_an_object_is_found(tmp_path: Path, here: Here) -> None:
 
 def test_a_partition_that_the_log_does_not_have_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    said = here("metalog", "dump", str(tmp_path), "--partition", "1", "--partition", "3")
+    answer = here("metalog", "dump", str(tmp_path), "--partition", "1", "--partition", "3")
     complaint = "penstock: partition 3 is out of range: the log has 3 partitions, 0 to 2\n"
-    assert (said.status, said.out, said.err) == (1, "", complaint)
+    assert (answer.status, answer.out, answer.err) == (1, "", complaint)
 
 
 @pytest.mark.parametrize("verb", ["status", "dump"])
 def test_where_there_is_no_log_none_is_made(tmp_path: Path, here: Here, verb: str) -> None:
     typo = tmp_path / "typo"
-    said = here("metalog", verb, str(typo))
+    answer = here("metalog", verb, str(typo))
     complaint = f"penstock: there is no metadata log in file://{typo}\n"
-    assert (said.status, said.out, said.err) == (1, "", complaint)
+    assert (answer.status, answer.out, answer.err) == (1, "", complaint)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -209,26 +209,26 @@ def test_an_object_that_cannot_be_read_ends_its_partition_and_the_others_follow(
     fill(tmp_path)
     damaged = tmp_path / "1" / f"{1:020d}"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    said = here("metalog", "dump", str(tmp_path))
-    assert (said.status, places(said), said.err.count("\n")) == (1, [(1, 0), (2, 0)], 1)
-    assert said.err.startswith(f"penstock: file://{tmp_path}/1/{1:020d}: ")
+    answer = here("metalog", "dump", str(tmp_path))
+    assert (answer.status, places(answer), answer.err.count("\n")) == (1, [(1, 0), (2, 0)], 1)
+    assert answer.err.startswith(f"penstock: file://{tmp_path}/1/{1:020d}: ")
 
 
 def test_the_status_of_a_partition_whose_end_cannot_be_read_is_not_known(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     (tmp_path / "1" / f"{2:020d}").write_bytes(b"?")
-    said = here("metalog", "status", str(tmp_path))
-    assert (said.status, said.err.count("\n")) == (1, 1)
-    assert said.err.startswith(f"penstock: file://{tmp_path}/1/{2:020d}: ")
-    assert [line.split("│")[2].strip() for line in said.out.splitlines() if line[0] == "│"] == ["0", "not known", "1"]
+    answer = here("metalog", "status", str(tmp_path))
+    assert (answer.status, answer.err.count("\n")) == (1, 1)
+    assert answer.err.startswith(f"penstock: file://{tmp_path}/1/{2:020d}: ")
+    assert [line.split("│")[2].strip() for line in answer.out.splitlines() if line[0] == "│"] == ["0", "not known", "1"]
 
 
 @pytest.mark.parametrize("verb", ["status", "dump"])
 def test_a_log_that_is_damaged_is_one_line_and_status_1(tmp_path: Path, here: Here, verb: str) -> None:
     (tmp_path / "log.json").write_text("{}")
-    said = here("metalog", verb, str(tmp_path))
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-    assert said.err.startswith("penstock: ")
+    answer = here("metalog", verb, str(tmp_path))
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert answer.err.startswith("penstock: ")
 
 
 def test_storage_options_reach_the_store(s3_server: S3Server, fresh_name: str, here: Here) -> None:

@@ -47,8 +47,8 @@ def produce(here: Here) -> Produce:
 
 
 def test_each_line_of_standard_input_is_an_event(tmp_path: Path, produce: Produce) -> None:
-    said = produce(b"one\n\n\xff\x00two\r\nthree", str(tmp_path))
-    assert said == (0, "produced 3 events, 14 bytes, sequences 0 to 0\n", "")
+    answer = produce(b"one\n\n\xff\x00two\r\nthree", str(tmp_path))
+    assert answer == (0, "produced 3 events, 14 bytes, sequences 0 to 0\n", "")
     assert values(tmp_path) == [b"one", b"\xff\x00two\r", b"three"]
 
 
@@ -66,8 +66,8 @@ def test_files_are_read_in_order_and_a_dash_is_standard_input(tmp_path: Path, pr
     (tmp_path / "first").write_bytes(b"a\nb")
     (tmp_path / "last").write_bytes(b"d\n")
     buffer = tmp_path / "buffer"
-    said = produce(b"c\n", str(buffer), str(tmp_path / "first"), "-", str(tmp_path / "last"))
-    assert said == (0, "produced 4 events, 4 bytes, sequences 0 to 0\n", "")
+    answer = produce(b"c\n", str(buffer), str(tmp_path / "first"), "-", str(tmp_path / "last"))
+    assert answer == (0, "produced 4 events, 4 bytes, sequences 0 to 0\n", "")
     assert values(buffer) == [b"a", b"b", b"c", b"d"]
 
 
@@ -106,9 +106,9 @@ def test_data_objects_have_the_format_of_the_manifest_or_the_one_that_was_asked_
 
 def test_a_key_on_a_manifest_of_version_1_is_refused_in_one_line(tmp_path: Path, produce: Produce) -> None:
     Consumer(tmp_path, ConsumerConfig(gc=False, manifest_format="opendata")).close()
-    status, _, said = produce(b"one\n", str(tmp_path), "--key", "k")
+    status, _, answer = produce(b"one\n", str(tmp_path), "--key", "k")
     assert status == 1
-    assert "keeps values only, and a record has key; it is the default on a manifest of version 1" in said
+    assert "keeps values only, and a record has key; it is the default on a manifest of version 1" in answer
 
 
 def test_compression_makes_data_objects_smaller(tmp_path: Path, produce: Produce) -> None:
@@ -123,8 +123,8 @@ def test_storage_options_reach_the_store(s3_server: S3Server, fresh_name: str, p
     where = f"s3://{BUCKET}/{fresh_name}"
     options = [f"{name}={str(value).lower()}" for name, value in s3_server.options.items()]
     words = [word for option in options for word in ("-o", option)]
-    said = produce(b"a\nb", where, *words)
-    assert said == (0, "produced 2 events, 2 bytes, sequences 0 to 0\n", "")
+    answer = produce(b"a\nb", where, *words)
+    assert answer == (0, "produced 2 events, 2 bytes, sequences 0 to 0\n", "")
     assert [record.value for record in peek(open_store(where, **s3_server.options))] == [b"a", b"b"]
 
 
@@ -147,15 +147,15 @@ def test_the_sequences_are_those_of_the_first_and_the_last_batch(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("typo", "there is no such file"), (".", "it is a directory")], ids=["absent", "a directory"]
+    ("name", "answer"), [("typo", "there is no such file"), (".", "it is a directory")], ids=["absent", "a directory"]
 )
 def test_a_file_that_cannot_be_read_is_said_before_anything_is_produced(
-    tmp_path: Path, name: str, said: str, here: Here
+    tmp_path: Path, name: str, answer: str, here: Here
 ) -> None:
     (tmp_path / "good").write_text("event")
     done = here("produce", str(tmp_path / "buffer"), str(tmp_path / "good"), str(tmp_path / name))
     assert (done.status, done.out) == (1, "")
-    assert done.err == f"penstock: {tmp_path / name} cannot be read: {said}\n"
+    assert done.err == f"penstock: {tmp_path / name} cannot be read: {answer}\n"
     assert not (tmp_path / "buffer").exists()
 
 
@@ -163,8 +163,8 @@ def test_closed_standard_input_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, produce: Produce
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    said = produce(b"", str(tmp_path))
-    assert said == (1, "", "penstock: standard input cannot be read: it is closed\n")
+    answer = produce(b"", str(tmp_path))
+    assert answer == (1, "", "penstock: standard input cannot be read: it is closed\n")
 
 
 def test_a_line_without_end_is_refused_before_memory_is_full(
@@ -172,9 +172,9 @@ def test_a_line_without_end_is_refused_before_memory_is_full(
 ) -> None:
     monkeypatch.setattr("penstock.cli.produce.MAX_LINE_BYTES", 100_000)
     lines = [b"good".ljust(1023)] * 1024  # as many bytes as are read at once
-    said = produce(b"\n".join([*lines, b"x" * 3_000_000]), str(tmp_path))
+    answer = produce(b"\n".join([*lines, b"x" * 3_000_000]), str(tmp_path))
     complaint = "standard input cannot be produced: a line of it has more than 100000 bytes"
-    assert said == (1, "", f"penstock: {complaint}; 1024 of the 1024 events that were read are known to be durable\n")
+    assert answer == (1, "", f"penstock: {complaint}; 1024 of the 1024 events that were read are known to be durable\n")
     assert values(tmp_path) == lines
 
 
@@ -196,10 +196,10 @@ def test_a_failing_store_is_one_line_that_says_how_much_is_durable(
     monkeypatch.setattr(LocalStore, "put", fail_after_the_first)
     (tmp_path / "big").write_bytes(b"\n".join([b"x" * (1 << 20)] * 100))
     buffer = tmp_path / "buffer"
-    status, said, complaint = produce(b"", str(buffer), str(tmp_path / "big"))
+    status, answer, complaint = produce(b"", str(buffer), str(tmp_path / "big"))
     durable = len(values(buffer))
     assert 0 < durable < 100
-    assert (status, said) == (1, "")
+    assert (status, answer) == (1, "")
     found = re.fullmatch(
         r"penstock: the disk is full; nothing was changed; (\d+) of the (\d+) events that were read are known to be "
         r"durable\n",
@@ -283,15 +283,17 @@ def test_an_endless_input_is_ended_by_a_signal_and_what_it_says_is_durable(
     assert producing.stderr.readline() == b"durable\n"
     producing.send_signal(number)
     complaints = [line for line in producing.stderr.read().decode().splitlines() if line != "durable"]
-    said = re.fullmatch(r"produced (\d+) events, (\d+) bytes, sequences 0 to (\d+)\n", producing.stdout.read().decode())
+    answer = re.fullmatch(
+        r"produced (\d+) events, (\d+) bytes, sequences 0 to (\d+)\n", producing.stdout.read().decode()
+    )
     assert producing.wait(PATIENCE) == 0
     feeder.result()
-    assert said, complaints
+    assert answer, complaints
     with Consumer(tmp_path / "buffer", ConsumerConfig(gc=False)) as consumer:
         found = [value for batch in consumer for value in batch.entries]
-    assert len(found) == int(said[1])
-    assert sum(map(len, found)) == int(said[2])
-    assert Manifest.read(tmp_path / "buffer").next_sequence == int(said[3]) + 1
+    assert len(found) == int(answer[1])
+    assert sum(map(len, found)) == int(answer[2])
+    assert Manifest.read(tmp_path / "buffer").next_sequence == int(answer[3]) + 1
     assert found == [b"event %d" % one for one in range(len(found))]
     assert complaints[-1] == f"penstock: stopped by {number.name}; what was read is flushed"
 

@@ -1,4 +1,4 @@
-"""`penstock ship`: queues of this host go into a buffer, until nothing is left or somebody says stop."""
+"""`penstock ship`: queues of this host go into a buffer, until they are empty or a signal comes."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def shipper(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subproce
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_ends_it_cleanly(shipper: subprocess.Popen[str], number: signal.Signals, tmp_path: Path) -> None:
     shipper.send_signal(number)
-    said, complained = shipper.communicate(timeout=PATIENCE)
-    assert (shipper.returncode, said, complained) == (0, "shipped 2 events, 6 bytes\n", "")
+    answer, complained = shipper.communicate(timeout=PATIENCE)
+    assert (shipper.returncode, answer, complained) == (0, "shipped 2 events, 6 bytes\n", "")
     with DurableEventQueue(tmp_path / "queues" / "queue") as queue:
         assert queue.is_empty
     assert shipped(tmp_path / "buffer") == [b"one", b"two"]
@@ -143,5 +143,5 @@ def test_without_until_idle_it_goes_on(shipper: subprocess.Popen[str], tmp_path:
     assert shipper.stdout is not None
     assert shipper.stdout.readline() == "acked 1\n"
     shipper.terminate()
-    said, _ = shipper.communicate(timeout=PATIENCE)
-    assert (shipper.returncode, said) == (0, "shipped 3 events, 11 bytes\n")
+    answer, _ = shipper.communicate(timeout=PATIENCE)
+    assert (shipper.returncode, answer) == (0, "shipped 3 events, 11 bytes\n")

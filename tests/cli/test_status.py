@@ -1,4 +1,4 @@
-"""`penstock status`: what waits in a buffer, at a glance, and nobody is disturbed."""
+"""`penstock status`: what waits in a buffer, at a glance; it changes nothing."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def sizes(buffer: Path) -> dict[str, int]:
     return {str(file.relative_to(buffer)): file.stat().st_size for file in buffer.rglob("*.batch")}
 
 
-def rows(said: str) -> dict[str, str]:
-    return {line[:17].strip(): line[18:] for line in said.splitlines()}
+def rows(answer: str) -> dict[str, str]:
+    return {line[:17].strip(): line[18:] for line in answer.splitlines()}
 
 
 def test_a_table_shows_what_waits(tmp_path: Path, here: Here) -> None:
@@ -236,7 +236,7 @@ def test_data_that_was_acked_and_collected_meanwhile_is_not_missing(tmp_path: Pa
     assert (found.batches_waiting, found.batches_missing) == (2, 0)
 
 
-def test_looking_takes_no_epoch_and_fences_nobody(tmp_path: Path, here: Here) -> None:
+def test_it_takes_no_epoch_and_fences_no_consumer(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     with Consumer(tmp_path) as consumer:
         assert here("status", str(tmp_path)).status == 0

@@ -25,8 +25,8 @@ def fill(buffer: Path, manifest_path: str = "ingest/manifest") -> None:
 def test_a_buffer_is_upgraded_and_says_what_it_took_over(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     before = Manifest.read(tmp_path)
-    said = here("manifest", "upgrade", str(tmp_path))
-    assert (said.status, said.out, said.err) == (
+    answer = here("manifest", "upgrade", str(tmp_path))
+    assert (answer.status, answer.out, answer.err) == (
         0,
         f"upgraded {tmp_path} to version 2, with 2 batches that wait in it\n",
         WARNING,
@@ -42,8 +42,8 @@ def test_a_second_upgrade_has_nothing_to_do(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     here("manifest", "upgrade", str(tmp_path))
     data = (tmp_path / "ingest" / "manifest").read_bytes()
-    said = here("manifest", "upgrade", str(tmp_path))
-    assert (said.status, said.out, said.err) == (0, f"{tmp_path} is version 2 already\n", "")
+    answer = here("manifest", "upgrade", str(tmp_path))
+    assert (answer.status, answer.out, answer.err) == (0, f"{tmp_path} is version 2 already\n", "")
     assert (tmp_path / "ingest" / "manifest").read_bytes() == data
 
 
@@ -54,18 +54,18 @@ def test_another_manifest_path_is_upgraded_when_it_is_given(tmp_path: Path, here
 
 
 def test_where_no_manifest_is_that_is_one_line_and_none_is_made(tmp_path: Path, here: Here) -> None:
-    said = here("manifest", "upgrade", str(tmp_path / "typo"))
-    assert (said.status, said.out) == (1, "")
-    assert said.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
-    assert said.err.count("\n") == 1
+    answer = here("manifest", "upgrade", str(tmp_path / "typo"))
+    assert (answer.status, answer.out) == (1, "")
+    assert answer.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
+    assert answer.err.count("\n") == 1
     assert not (tmp_path / "typo").exists()
 
 
 def test_what_is_no_manifest_is_one_line_and_stays_as_it_is(tmp_path: Path, here: Here) -> None:
     (tmp_path / "ingest").mkdir()
     (tmp_path / "ingest" / "manifest").write_bytes(b"not a manifest at all, though long enough")
-    said = here("manifest", "upgrade", str(tmp_path))
-    assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
+    answer = here("manifest", "upgrade", str(tmp_path))
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
     assert (tmp_path / "ingest" / "manifest").read_bytes() == b"not a manifest at all, though long enough"
 
 

@@ -1,4 +1,4 @@
-"""`penstock writers`: whom a buffer remembers, and what each did last."""
+"""`penstock writers`: the writers that a buffer remembers, and what each did last."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ def test_scripts_get_the_writers_as_json(tmp_path: Path, here: Here) -> None:
 def test_what_a_dropped_writer_sends_again_is_appended_again(tmp_path: Path, here: Here) -> None:
     append(tmp_path, 7)
     assert not append(tmp_path, 7)
-    said = here("writers", "drop", str(tmp_path), QUERY)
-    assert (said.status, said.out, said.err) == (0, f"dropped the writer {QUERY!r}\n", "")
+    answer = here("writers", "drop", str(tmp_path), QUERY)
+    assert (answer.status, answer.out, answer.err) == (0, f"dropped the writer {QUERY!r}\n", "")
     assert Writers(tmp_path).list() == {}
     assert append(tmp_path, 7)
 
 
 def test_a_writer_that_is_not_known_is_one_line_and_status_1(tmp_path: Path, here: Here) -> None:
     append(tmp_path, 7)
-    said = here("writers", "drop", str(tmp_path), "typo")
-    assert (said.status, said.out, said.err) == (
+    answer = here("writers", "drop", str(tmp_path), "typo")
+    assert (answer.status, answer.out, answer.err) == (
         1,
         "",
         f"penstock: no writer 'typo' is known to file://{tmp_path}/ingest/manifest\n",
@@ -82,7 +82,7 @@ def test_a_writer_that_is_not_known_is_one_line_and_status_1(tmp_path: Path, her
 def test_version_1_knows_no_writers_and_says_what_to_do(tmp_path: Path, here: Here) -> None:
     with Producer(tmp_path, ProducerConfig(manifest_format="opendata")) as producer:
         producer.produce(b"one")
-    for words in (["list", str(tmp_path)], ["drop", str(tmp_path), "somebody"]):
-        said = here("writers", *words)
-        assert (said.status, said.out, said.err.count("\n")) == (1, "", 1)
-        assert "`penstock manifest upgrade`" in said.err
+    for words in (["list", str(tmp_path)], ["drop", str(tmp_path), "query"]):
+        answer = here("writers", *words)
+        assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+        assert "`penstock manifest upgrade`" in answer.err

@@ -31,12 +31,12 @@ def expected(partition: int, offsets: Iterable[int]) -> list[MetadataRecord]:
 
 def take(records: Subscription, count: int) -> list[MetadataRecord]:
     """So many records, one after another."""
-    taken: list[MetadataRecord] = []
+    records_taken: list[MetadataRecord] = []
     for _ in range(count):
         record = records.poll(PATIENCE)
-        assert record is not None, f"only {len(taken)} of {count} came"
-        taken.append(record)
-    return taken
+        assert record is not None, f"only {len(records_taken)} of {count} came"
+        records_taken.append(record)
+    return records_taken
 
 
 def of(partition: int, records: Iterable[MetadataRecord]) -> list[MetadataRecord]:

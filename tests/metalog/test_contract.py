@@ -29,7 +29,7 @@ def test_offsets_are_counted_by_partition_and_are_what_subscribers_see(log: Meta
     assert of(2, seen) == [MetadataRecord(2, 0, b"1"), MetadataRecord(2, 1, b"4")]
 
 
-def test_threads_that_publish_together_leave_no_gap_and_each_is_told_its_own_offset(
+def test_threads_that_publish_together_leave_no_gap_and_each_returns_its_own_offset(
     log: MetadataLog, backend: Backend
 ) -> None:
     each = backend.share(1000)
@@ -39,10 +39,10 @@ def test_threads_that_publish_together_leave_no_gap_and_each_is_told_its_own_off
         return {log.publish(0, payload): payload for payload in payloads}
 
     publishers = [Background(lambda name=name: publish(name)) for name in range(4)]  # type: ignore[misc]
-    told = [publisher.result() for publisher in publishers]
-    for offsets in told:
+    published = [publisher.result() for publisher in publishers]
+    for offsets in published:
         assert list(offsets) == sorted(offsets)
-    together = {offset: payload for offsets in told for offset, payload in offsets.items()}
+    together = {offset: payload for offsets in published for offset, payload in offsets.items()}
     with log.subscribe([PartitionStart(0)]) as records:
         seen = [(record.offset, record.payload) for record in take(records, 4 * each)]
     assert seen == sorted(together.items())
@@ -84,7 +84,7 @@ def test_a_stored_log_cannot_be_opened_with_another_count(stored: Backend) -> No
     assert stored.open(2).partition_count == 2
 
 
-def test_what_is_published_is_there_for_the_next_who_opens_the_log(stored: Backend) -> None:
+def test_what_is_published_is_there_when_the_log_is_opened_again(stored: Backend) -> None:
     with stored.open(2) as log:
         fill(log, 1, range(3))
     later = stored.open(2)
@@ -94,7 +94,7 @@ def test_what_is_published_is_there_for_the_next_who_opens_the_log(stored: Backe
         assert take(records, 5) == expected(1, range(5))
 
 
-def test_two_who_have_a_log_open_see_each_others_records(stored: Backend) -> None:
+def test_two_open_logs_see_each_others_records(stored: Backend) -> None:
     one, other = stored.open(1), stored.open(1)
     with one.subscribe([PartitionStart(0)]) as of_one, other.subscribe([PartitionStart(0)]) as of_other:
         for offset in range(0, 10, 2):
@@ -220,14 +220,14 @@ def test_a_start_is_of_integers(values: tuple[Any, Any]) -> None:
 # Taking records
 
 
-def test_a_poll_waits_as_long_as_it_is_told(log: MetadataLog) -> None:
+def test_a_poll_waits_for_its_timeout(log: MetadataLog) -> None:
     with log.subscribe([PartitionStart(0)]) as records:
         before = time.monotonic()
         assert records.poll(A_WHILE) is None
         assert A_WHILE <= time.monotonic() - before < PATIENCE / 2
 
 
-def test_a_poll_of_nothing_waits_as_long_as_it_is_told(log: MetadataLog) -> None:
+def test_a_poll_of_no_partition_waits_for_its_timeout(log: MetadataLog) -> None:
     fill(log, 0, range(1))
     with log.subscribe([]) as records:
         before = time.monotonic()
@@ -241,10 +241,10 @@ def test_a_poll_of_0_takes_what_is_there_and_does_not_wait(log: MetadataLog) -> 
         assert records.poll(0) is None
         fill(log, 0, range(1))
         until = time.monotonic() + PATIENCE
-        taken = records.poll(0)
-        while taken is None and time.monotonic() < until:  # Kafka's client is asked, and answers a later call
-            taken = records.poll(0)
-        assert taken == expected(0, [0])[0]
+        record = records.poll(0)
+        while record is None and time.monotonic() < until:  # Kafka's client is asked, and answers a later call
+            record = records.poll(0)
+        assert record == expected(0, [0])[0]
         assert records.poll(0) is None
 
 
@@ -371,7 +371,7 @@ def test_what_is_removed_is_not_delivered_even_if_it_is_in_a_buffer(log: Metadat
 
 
 @pytest.mark.parametrize("again", [0, 7, 12, 14])
-def test_what_is_removed_and_added_again_starts_where_it_is_told(log: MetadataLog, again: int) -> None:
+def test_a_partition_that_is_removed_and_added_again_starts_at_its_new_start(log: MetadataLog, again: int) -> None:
     fill(log, 0, range(12))
     with log.subscribe([PartitionStart(0), PartitionStart(1)]) as records:
         assert take(records, 5) == expected(0, range(5))

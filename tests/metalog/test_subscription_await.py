@@ -80,7 +80,7 @@ def test_a_cancelled_async_for_has_taken_what_its_body_saw_and_nothing_else(back
         publishing.result()
 
 
-def test_a_record_that_comes_together_with_the_cancellation_is_the_next_takers() -> None:
+def test_a_record_that_comes_together_with_a_cancellation_goes_to_the_next_poll() -> None:
     log = InProcessMetadataLog(3)
     feed = MeddledFeed(log)
     fetching = Bell()

@@ -238,7 +238,7 @@ def test_what_was_fetched_for_what_is_removed_then_is_not_delivered() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_whatever_is_removed_and_added_while_others_publish_starts_where_it_is_told(backend: Backend) -> None:
+def test_a_partition_that_is_removed_and_added_during_publishes_starts_at_its_new_start(backend: Backend) -> None:
     log = backend.open(2)
     fill(log, 0, range(5))
     rounds = backend.share(2000)
@@ -314,7 +314,7 @@ def test_a_fetch_that_fails_ends_an_iteration_with_its_error_and_another_goes_on
         assert [asyncio.run(read()), next(records)] == expected(0, range(2))
 
 
-def test_a_fetch_that_fails_is_told_to_one_and_the_others_who_wait_go_on() -> None:
+def test_a_fetch_that_fails_fails_one_poll_and_the_others_go_on() -> None:
     log = InProcessMetadataLog(3)
     feed = MeddledFeed(log)
     gate = Gate()

@@ -25,7 +25,7 @@ from tests.support.servers import serving
 NO_BROKER = "no Kafka broker: `make test-kafka` starts one"
 
 _STARTED = re.compile(r"nodeId=(\d+)\] Kafka Server started")
-_PORTS = range(20_000, 30_000)  # below those that systems hand out: nobody has taken it when a killed one starts again
+_PORTS = range(20_000, 30_000)  # below the ephemeral ports: it is still free when a killed broker starts again
 _SMALL = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable")
 _QUIET = tuple(
     f"-Dorg.slf4j.simpleLogger.{option}"
@@ -93,7 +93,9 @@ def broker_of_our_own(folder: Path) -> Iterator[Broker]:
     """Run a broker that a test may kill. Skips where there are no jars."""
     jars = os.environ.get("PENSTOCK_KAFKA_JARS")
     if not jars:
-        pytest.skip(NO_BROKER if "PENSTOCK_KAFKA" not in os.environ else "PENSTOCK_KAFKA is nobody's to kill")
+        pytest.skip(
+            NO_BROKER if "PENSTOCK_KAFKA" not in os.environ else "the broker of PENSTOCK_KAFKA is not to be killed"
+        )
     broker = Broker(Path(jars), folder)
     try:
         broker.start()
@@ -122,7 +124,7 @@ def mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two ports that nobody listens at. Somebody else may take one at once: rarely, and then the start says so."""
+    """Two ports that are free now. Another process may take one before the broker does: then its start fails."""
     with ExitStack() as held:
         found: list[int] = []
         for port in random.sample(_PORTS, 100):

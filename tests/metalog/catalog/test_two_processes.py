@@ -71,5 +71,5 @@ def test_catalogs_that_race_agree_on_what_the_log_says(tmp_path: Path, start: St
                     finished.add(event)
     (done_first, first), (done_second, second) = [child.answer() for child in children]
     assert first == second == [view.segments(tp) for tp in TPS]
-    assert done_second == set(range(len(SEGMENTS))), "whoever comes, a segment can be deleted"
+    assert done_second == set(range(len(SEGMENTS))), "a segment can be deleted in every state"
     assert done_first == {at for at, (tp, number) in enumerate(SEGMENTS) if update(number, FINISHED, tp) in finished}

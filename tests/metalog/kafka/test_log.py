@@ -19,7 +19,7 @@ from tests.support.kafka_broker import Broker
 from tests.support.processes import PATIENCE, Parent, Start
 from tests.support.waiting import A_WHILE, Background
 
-NOWHERE = "127.0.0.1:1"  # nobody listens there
+NOWHERE = "127.0.0.1:1"  # no process listens there
 
 Open = Callable[..., KafkaMetadataLog]
 
@@ -91,13 +91,13 @@ try:
 except ValueError as error:
     print(type(error).__name__, error)
 """
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert said.startswith("InvalidInput")
-    assert "pip install 'penstock[kafka]'" in said
+    text = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert text.startswith("InvalidInput")
+    assert "pip install 'penstock[kafka]'" in text
 
 
 def test_a_topic_that_is_not_there_is_not_made_unasked(open_log: Open) -> None:
-    for _ in range(2):  # looking has not made it either
+    for _ in range(2):  # looking has not created it either
         with pytest.raises(NotFound, match="create=True"):
             open_log()
 
@@ -124,7 +124,7 @@ def test_a_topic_with_more_partitions_than_a_log_may_have_is_refused(
         open_log()
 
 
-def test_those_who_create_at_once_all_have_it(open_log: Open) -> None:
+def test_logs_that_create_a_topic_together_all_open_it(open_log: Open) -> None:
     opening = [Background(lambda: open_log(create=True, partition_count=2)) for _ in range(4)]
     assert [one.result().partition_count for one in opening] == [2] * 4
 
@@ -224,18 +224,18 @@ def publish_until_killed(parent: Parent, bootstrap: str, topic: str) -> None:
         number += 1
 
 
-def test_what_a_killed_process_was_told_is_written_stays(
+def test_what_a_killed_process_published_stays(
     open_log: Open, start: Start, kafka_bootstrap: str, fresh_name: str
 ) -> None:
     log = open_log(create=True, partition_count=1)
     child = start(publish_until_killed, kafka_bootstrap, fresh_name)
-    told = [child.hear() for _ in range(200)]
+    published = [child.hear() for _ in range(200)]
     child.kill()
     written = log.high_water_marks()[0]
     with log.subscribe([PartitionStart(0)]) as records:
         there = take(records, written)
     assert there == [(number, b"%d" % number) for number in range(written)]
-    assert told == [(number, number) for number in range(200)]
+    assert published == [(number, number) for number in range(200)]
 
 
 def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing(

@@ -51,7 +51,7 @@ def publish(parent: Parent, place: Place, ledger: str, name: str, numbers: list[
     """Publish `<name>:<number>` for each number; after so many say that it is time to be killed.
 
     With an odd seed it goes on until it is. With an even one it waits for it, where the next object is on the store and
-    nobody was told.
+    its publish has not returned.
     """
     faulty = FaultyStore(open_store(place.url, **place.options), seed, rates=RATES)
     store = WatchedStore(faulty)
@@ -66,10 +66,10 @@ def publish(parent: Parent, place: Place, ledger: str, name: str, numbers: list[
         nonlocal done
         payload = f"{name}:{number}"
         try:
-            said = f"ok {partition} {log.publish(partition, payload.encode())} {payload}\n"
+            report = f"ok {partition} {log.publish(partition, payload.encode())} {payload}\n"
         except OutcomeUnknown:
-            said = f"unknown {partition} -1 {payload}\n"
-        os.write(written, said.encode())
+            report = f"unknown {partition} -1 {payload}\n"
+        os.write(written, report.encode())
         with counting:
             done += 1
             if done == ripe_at and seed % 2:
@@ -96,24 +96,24 @@ def publish(parent: Parent, place: Place, ledger: str, name: str, numbers: list[
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a publisher was told: an offset, or that nobody knows."""
+class Report:
+    """How a publish ended: with an offset, or None where the outcome is unknown."""
 
     payload: bytes
     partition: int
     offset: int | None
 
 
-def read_ledgers(folder: Path) -> list[Told]:
+def read_ledgers(folder: Path) -> list[Report]:
     lines = [line.split(" ") for ledger in folder.iterdir() for line in ledger.read_text().splitlines()]
     return [
-        Told(payload.encode(), int(partition), int(offset) if kind == "ok" else None)
+        Report(payload.encode(), int(partition), int(offset) if kind == "ok" else None)
         for kind, partition, offset, payload in lines
     ]
 
 
 class Follower:
-    """Reads every partition from the beginning, in a thread, until it has as much as it is told to."""
+    """Reads every partition from the beginning, in a thread, until it has everything up to given ends."""
 
     def __init__(self, log: ObjectMetadataLog) -> None:
         self._log = log
@@ -178,9 +178,9 @@ class Crowd:
             elif word == "ripe":
                 child.kill()
                 self.kills += 1
-                # Somebody else says the rest: what the dead one was told is in its ledger.
-                said = (self._folder / f"{slot}").read_text().splitlines()
-                numbers = {int(line.rpartition(":")[2]) for line in said}
+                # Another process publishes the rest: the reports of the killed one are in its ledger.
+                reports = (self._folder / f"{slot}").read_text().splitlines()
+                numbers = {int(line.rpartition(":")[2]) for line in reports}
                 self._begin(slot, [number for number in range(each) if number not in numbers], 0)
 
     def _begin(self, slot: int, numbers: list[int], ripe_at: int) -> None:
@@ -203,5 +203,5 @@ class Crowd:
                 self._heard.put((slot, child, word))
         except (EOFError, OSError):
             pass  # it was killed
-        except BaseException as error:  # it failed, and the test is told why
+        except BaseException as error:  # it failed, and the test raises it
             self._heard.put((slot, child, error))

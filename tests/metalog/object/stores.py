@@ -1,4 +1,4 @@
-"""Stores that count, delay and fail requests, and a clock that moves only when it is told to."""
+"""Stores that count, delay and fail requests, and a clock that a test moves."""
 
 from __future__ import annotations
 

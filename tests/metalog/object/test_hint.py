@@ -39,7 +39,7 @@ def test_the_hint_moves_on_every_64_objects_and_on_close(store: WatchedStore) ->
     assert hints(store) == 3
 
 
-def test_one_who_wrote_nothing_leaves_no_hint(store: WatchedStore) -> None:
+def test_a_log_that_wrote_nothing_leaves_no_hint(store: WatchedStore) -> None:
     with ObjectMetadataLog(store) as log:
         log.high_water_marks()
     assert hints(store) == 0
@@ -52,7 +52,7 @@ def test_writers_agree_on_which_is_the_64th(store: WatchedStore) -> None:
     assert store.get(HINT).data == b"%020d" % 63
 
 
-def test_one_who_closes_long_after_does_not_take_the_hint_back(store: WatchedStore) -> None:
+def test_a_log_that_is_closed_long_after_does_not_move_the_hint_back(store: WatchedStore) -> None:
     early = ObjectMetadataLog(store)
     early.publish(0, b"x")
     with ObjectMetadataLog(store.below) as late:

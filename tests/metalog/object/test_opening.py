@@ -99,7 +99,7 @@ def test_a_log_is_made_though_the_reply_is_lost(fault: Fault, fresh_name: str) -
     assert not store.planned
 
 
-def test_whoever_is_told_another_number_in_between_is_refused(fresh_name: str) -> None:
+def test_a_log_that_is_created_with_another_number_meanwhile_is_refused(fresh_name: str) -> None:
     store = WatchedStore(MemoryStore(fresh_name))
 
     def come_first(operation: str, path: str) -> None:

@@ -31,7 +31,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, fresh_name: str) -> Pl
         pytest.param(8, 500, 5, id="whole", marks=[pytest.mark.chaos, pytest.mark.timeout(1200)]),
     ],
 )
-def test_everybody_sees_one_order_with_all_that_was_acknowledged(
+def test_all_readers_see_one_order_with_all_that_was_acknowledged(
     publishers: int, each: int, kills: int, place: Place, start: Start, tmp_path: Path
 ) -> None:
     ObjectMetadataLog(open_store(place.url, **place.options), PARTITIONS).close()
@@ -50,18 +50,20 @@ def test_everybody_sees_one_order_with_all_that_was_acknowledged(
 
         assert early.result(ends) == late
     there = Counter(payload for payloads in late for payload in payloads)
-    told = read_ledgers(ledgers)
-    acknowledged = [one for one in told if one.offset is not None]
+    reports = read_ledgers(ledgers)
+    acknowledged = [one for one in reports if one.offset is not None]
     for one in acknowledged:
         assert one.offset is not None
         assert late[one.partition][one.offset] == one.payload
     assert max(there.values()) == 1, "nothing is there twice"
-    assert len(told) == publishers * each
+    assert len(reports) == publishers * each
     assert crowd.kills == kills
-    assert sum(there.values()) >= len(acknowledged) + crowd.held > len(acknowledged), "some died before they were told"
+    assert sum(there.values()) >= len(acknowledged) + crowd.held > len(acknowledged), (
+        "some died before they got an answer"
+    )
     print(
         f"{publishers} x {each} on {place.url.partition(':')[0]}: {len(acknowledged)} acknowledged, "
-        f"{len(told) - len(acknowledged)} unknown, {sum(there.values()) - len(acknowledged)} there besides, "
+        f"{len(reports) - len(acknowledged)} unknown, {sum(there.values()) - len(acknowledged)} there besides, "
         f"{kills} killed, {took:.1f} s"
     )
 

@@ -107,7 +107,7 @@ def test_a_shared_object_has_at_most_a_mebibyte(store: WatchedStore, log: Object
     objects = [store.get(f"0/{name}").data for name in objects_of(store)]
     counts = [len(decode(data).payloads) for data in objects]
     assert sum(counts) == 80
-    assert max(counts) in (2, 3), "three payloads of 300,000 bytes have room in a mebibyte"
+    assert max(counts) in (2, 3), "three payloads of 300,000 bytes fit in a mebibyte"
     assert all(len(data) <= 1 << 20 or count == 1 for data, count in zip(objects, counts, strict=True))
 
 

@@ -133,21 +133,21 @@ def test_a_thousand_large_objects_are_not_in_memory_together(store: WatchedStore
     assert order.index("put_if_absent") < 300, "the first part is written before the rest is read"
 
 
-def test_those_who_make_the_same_roll_up_write_the_same(store: WatchedStore) -> None:
+def test_two_processes_write_the_same_roll_up(store: WatchedStore) -> None:
     plant(store.below, 0, 1_000)
-    made: list[bytes] = []
+    written: list[bytes] = []
 
     def another(operation: str, path: str) -> None:
         if operation == "put_if_absent":
             store.before = lambda operation, path: None
             RollUps().roll_up(chain_of(store))
-            made.append(store.get(path).data)
+            written.append(store.get(path).data)
 
     store.before = another
     RollUps().roll_up(chain_of(store))
 
     assert roll_ups_of(store) == [f"{0:020d}-1000"]
-    assert store.get(f"0/rollups/{0:020d}-1000").data == made[0]
+    assert store.get(f"0/rollups/{0:020d}-1000").data == written[0]
 
 
 def test_a_roll_up_that_fails_is_no_loss_and_is_written_later(store: WatchedStore) -> None:

@@ -24,6 +24,7 @@ from penstock.metalog.catalog.segment import (
     SegmentState,
     SegmentUpdate,
     TopicIdPartition,
+    check_kind,
 )
 from penstock.metalog.catalog.segment_view import SegmentView, partition_of
 from penstock.metalog.catalog.snapshots import SnapshotFiles
@@ -142,19 +143,19 @@ class SegmentCatalog(Closing):
         `InvalidInput` for another state than `COPY_SEGMENT_STARTED`, `InvalidTransition` for an id that was used, and
         what the log's `publish` raises.
         """
-        _check_kind("metadata", metadata, SegmentMetadata)
+        check_kind("metadata", metadata, SegmentMetadata)
         if metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
             raise InvalidInput(f"state of an added segment must be COPY_SEGMENT_STARTED, not {metadata.state.name}")
         self._write(metadata, timeout)
 
     def update_segment(self, update: SegmentUpdate, timeout: float = 30) -> None:
         """Publish a segment's new state, and return when this catalog shows it; otherwise as `add_segment`."""
-        _check_kind("update", update, SegmentUpdate)
+        check_kind("update", update, SegmentUpdate)
         self._write(update, timeout)
 
     def delete_partition(self, delete: PartitionDelete, timeout: float = 30) -> None:
         """Publish how far the deletion of a partition is, and return when this catalog has it; as `add_segment`."""
-        _check_kind("delete", delete, PartitionDelete)
+        check_kind("delete", delete, PartitionDelete)
         self._write(delete, timeout)
 
     def wait_for(self, metadata_partition: int, offset: int, timeout: float = 30) -> None:
@@ -320,11 +321,6 @@ class SegmentCatalog(Closing):
         self._check_process()
         if self._why_ended is not None:
             raise Closed(self._why_ended)
-
-
-def _check_kind(field: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise InvalidInput(f"{field} must be a {kind.__name__}, not {value!r}")
 
 
 def _apply_records(

@@ -12,7 +12,7 @@ All are immutable values, checked on construction. The limits of the numbers are
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
@@ -108,7 +108,7 @@ class TopicIdPartition:
     partition: int
 
     def __post_init__(self) -> None:
-        _check_kind("topic_id", self.topic_id, UUID)
+        check_kind("topic_id", self.topic_id, UUID)
         _check_name(self.topic)
         _check_i32("partition", self.partition)
 
@@ -121,8 +121,8 @@ class SegmentId:
     id: UUID
 
     def __post_init__(self) -> None:
-        _check_kind("topic_id_partition", self.topic_id_partition, TopicIdPartition)
-        _check_kind("id", self.id, UUID)
+        check_kind("topic_id_partition", self.topic_id_partition, TopicIdPartition)
+        check_kind("id", self.id, UUID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,36 +147,25 @@ class SegmentMetadata:
     txn_index_empty: bool = False
 
     def __post_init__(self) -> None:
-        _check_kind("id", self.id, SegmentId)
+        check_kind("id", self.id, SegmentId)
         _check_i64("start_offset", self.start_offset)
         check_whole("end_offset", self.end_offset, self.start_offset, _I64)
         _check_i64("max_timestamp_ms", self.max_timestamp_ms)
         _check_i32("broker_id", self.broker_id)
         _check_i64("event_timestamp_ms", self.event_timestamp_ms)
         check_whole("segment_size_in_bytes", self.segment_size_in_bytes, 0, _I32)
-        _check_kind("state", self.state, SegmentState)
+        check_kind("state", self.state, SegmentState)
         object.__setattr__(self, "segment_leader_epochs", _as_epochs(self.segment_leader_epochs))
         object.__setattr__(self, "custom_metadata", _as_custom(self.custom_metadata))
-        _check_kind("txn_index_empty", self.txn_index_empty, bool)
+        check_kind("txn_index_empty", self.txn_index_empty, bool)
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __reduce__(self) -> tuple[type[SegmentMetadata], tuple[object, ...]]:
         # A read-only view cannot be pickled: a plain dict is, and the copy has a view of its own.
-        return SegmentMetadata, (
-            self.id,
-            self.start_offset,
-            self.end_offset,
-            self.max_timestamp_ms,
-            self.broker_id,
-            self.event_timestamp_ms,
-            self.segment_size_in_bytes,
-            self.state,
-            dict(self.segment_leader_epochs),
-            self.custom_metadata,
-            self.txn_index_empty,
-        )
+        values = [getattr(self, one.name) for one in fields(self)]
+        return SegmentMetadata, tuple(dict(one) if isinstance(one, Mapping) else one for one in values)
 
     def with_update(self, update: SegmentUpdate) -> SegmentMetadata:
         """The segment after an update, as with Kafka.
@@ -185,7 +174,7 @@ class SegmentMetadata:
         it has none; everything else stays. Whether the state may follow is not checked: ask `SegmentState.follows`
         first. Raises `InvalidInput` for an update of another segment.
         """
-        _check_kind("update", update, SegmentUpdate)
+        check_kind("update", update, SegmentUpdate)
         if update.id != self.id:
             raise InvalidInput(f"update must be of the segment {self.id.id}, not of {update.id}")
         return replace(
@@ -208,9 +197,9 @@ class SegmentUpdate:
     custom_metadata: bytes | None = None
 
     def __post_init__(self) -> None:
-        _check_kind("id", self.id, SegmentId)
+        check_kind("id", self.id, SegmentId)
         _check_i64("event_timestamp_ms", self.event_timestamp_ms)
-        _check_kind("state", self.state, SegmentState)
+        check_kind("state", self.state, SegmentState)
         _check_i32("broker_id", self.broker_id)
         object.__setattr__(self, "custom_metadata", _as_custom(self.custom_metadata))
 
@@ -225,8 +214,8 @@ class PartitionDelete:
     broker_id: int
 
     def __post_init__(self) -> None:
-        _check_kind("topic_id_partition", self.topic_id_partition, TopicIdPartition)
-        _check_kind("state", self.state, PartitionDeleteState)
+        check_kind("topic_id_partition", self.topic_id_partition, TopicIdPartition)
+        check_kind("state", self.state, PartitionDeleteState)
         _check_i64("event_timestamp_ms", self.event_timestamp_ms)
         _check_i32("broker_id", self.broker_id)
 
@@ -246,7 +235,8 @@ def _is_a_step(
     raise InvalidTransition(f"{what} that {before} cannot become {following.name}")
 
 
-def _check_kind(field: str, value: object, kind: type) -> None:
+def check_kind(field: str, value: object, kind: type) -> None:
+    """Refuse a value of another type."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{field} must be a {kind.__name__}, not {value!r}")
 
