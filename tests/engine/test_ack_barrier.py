@@ -5,6 +5,7 @@ Four blocks of three; the second fails. Each case is played once, and looked at 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -151,6 +152,8 @@ def play(source_name: str, place: Place, commit: CommitMode, directory: Any) -> 
         for source in SOURCES
         for name in PLACES
         for commit in CommitMode
+        # Who commits is the loop's affair, and the source's only where the sink or the commit fails.
+        if commit is CommitMode.AUTO or source == "memory" or name in {"sink", "commit"}
     ],
 )
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
@@ -165,48 +168,23 @@ def expected(outcome: Outcome) -> tuple[type[EngineError], str]:
     return outcome.place.error, outcome.place.says
 
 
-def test_the_error_is_of_the_class_of_its_place(outcome: Outcome) -> None:
-    assert type(outcome.error) is expected(outcome)[0]
-
-
-def test_the_error_names_its_place(outcome: Outcome) -> None:
-    with pytest.raises(EngineError, match=expected(outcome)[1]):
-        raise outcome.error
-
-
-def test_the_error_has_its_cause(outcome: Outcome) -> None:
+def test_the_error_is_that_of_its_place_with_its_cause_and_the_text_of_that(outcome: Outcome) -> None:
+    kind, text = expected(outcome)
+    assert type(outcome.error) is kind
+    assert re.search(text, str(outcome.error))
     assert isinstance(outcome.error.__cause__, outcome.place.cause or type(None))
-
-
-def test_the_error_has_the_text_of_its_cause(outcome: Outcome) -> None:
     assert outcome.place.cause is None or str(outcome.error.__cause__) in str(outcome.error)
 
 
-def test_nothing_after_the_last_good_block_is_committed(outcome: Outcome) -> None:
-    assert outcome.committed == PER_BLOCK
-
-
-def test_no_commit_comes_after_the_failure(outcome: Outcome) -> None:
-    assert outcome.commits == 1
-
-
-def test_no_later_block_is_received(outcome: Outcome) -> None:
+def test_after_the_failure_nothing_is_committed_received_or_leased(outcome: Outcome) -> None:
+    assert (outcome.committed, outcome.commits) == (PER_BLOCK, 1)
     assert outcome.recvs == 2
-
-
-def test_nothing_is_leased_after_the_failure(outcome: Outcome) -> None:
     assert outcome.leased == 0
 
 
-def test_the_next_run_delivers_the_failed_block_again_and_the_rest(outcome: Outcome) -> None:
+def test_the_next_run_and_a_restart_deliver_the_failed_block_again_and_the_rest(outcome: Outcome) -> None:
     assert outcome.next_run == outcome.payloads[PER_BLOCK:]
-
-
-def test_a_restart_delivers_the_failed_block_again_and_the_rest(outcome: Outcome) -> None:
     assert outcome.restart is None or outcome.restart == outcome.payloads[PER_BLOCK:]
-
-
-def test_nothing_is_leased_when_all_is_over(outcome: Outcome) -> None:
     assert outcome.leased_after_all == 0
 
 
