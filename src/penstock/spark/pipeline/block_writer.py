@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 from penstock.errors import (
     CorruptData,

@@ -1,7 +1,7 @@
 """Dead letters on their way from the executors to their table.
 
-In a block a letter is one value in one column, null for every row that is none: the columns of letters would cost each
-row more than the row itself.
+In a block a letter is one value in one column, which is null for every other row: with a column for each of its fields
+every row would carry more than its own data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a running pipeline says: one line at a terminal, or a log line for each block."""
+"""What a running pipeline reports: one line at a terminal, or a log line for each block."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TextIO
 
 from penstock.core import get_logger
 
-_LOOK_BACK = 10.0  # seconds that a rate is the average of
-_DRAW_EVERY = 0.5
+_RATE_SECONDS = 10.0  # that a rate is the average of
+_DRAW_SECONDS = 0.5
 _CLEAR = "\r\x1b[2K"
 
 _log = get_logger("penstock.spark.pipeline")
@@ -57,7 +57,7 @@ class Progress:
     def show(self) -> None:
         """Draw the line, if it is time and there is a terminal."""
         now = time.monotonic()
-        if not self._is_terminal or now - self._drawn < _DRAW_EVERY:
+        if not self._is_terminal or now - self._drawn < _DRAW_SECONDS:
             return
         self._drawn = now
         self._out.write(_CLEAR + self.line(now))
@@ -65,9 +65,9 @@ class Progress:
 
     def line(self, now: float) -> str:
         """The line: rows/s and MB/s of the last seconds, the lag, the size of the last block, dead letters."""
-        while self._recent and now - self._recent[0][0] > _LOOK_BACK:
+        while self._recent and now - self._recent[0][0] > _RATE_SECONDS:
             self._recent.popleft()
-        seconds = max(min(now - self._started, _LOOK_BACK), 1e-3)
+        seconds = max(min(now - self._started, _RATE_SECONDS), 1e-3)
         rows, size = (sum(block[at] for block in self._recent) / seconds for at in (1, 2))
         return (
             f"{rows:,.0f} rows/s, {size / 1e6:,.1f} MB/s, lag {self._lag} batches, "

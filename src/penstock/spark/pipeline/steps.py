@@ -86,7 +86,7 @@ class PipelineRows:
         if self._parse is None:
             moved = Chunk(records, chunk.first, chunk.batch, chunk.where)
             return next(UnparsedRows(self._schema).of(moved)), letters
-        # A function may have made other records of them, and then nobody knows which one was where.
+        # A function may have returned other records, and then their places in the batch are not known.
         first = None if self._on_records else chunk.first
         columns, good = self._run_parse(self._parse, chunk, records, first, letters)
         source: Source = partial(_rows_at, records, good)
@@ -137,7 +137,7 @@ class PipelineRows:
 def _run_on_columns(
     step: ColumnStep, chunk: Chunk, given: pa.RecordBatch, source: Source, letters: list[Letter]
 ) -> tuple[pa.RecordBatch, Source]:
-    """What a function makes of columns; and the records that the rows came from, as long as that can be told."""
+    """The columns that a function returns; and the records that its rows came from, as long as those are known."""
     schema = to_arrow(step.schema)
     if not given.num_rows:
         return pa.RecordBatch.from_pylist([], schema=schema), source
@@ -160,11 +160,11 @@ def _run_on_columns(
 
     kept, more = set_apart(given, batch, records)
     letters += [letter_of(letter) for letter in more]
-    return _as_told(kept, schema, step.fn), source_of_kept
+    return _in_schema(kept, schema, step.fn), source_of_kept
 
 
-def _as_told(batch: pa.RecordBatch, schema: pa.Schema, fn: ColumnFunction) -> pa.RecordBatch:
-    """The columns that the function was said to return, in their order and of their types."""
+def _in_schema(batch: pa.RecordBatch, schema: pa.Schema, fn: ColumnFunction) -> pa.RecordBatch:
+    """The columns that the function is to return, in their order and of their types."""
     names = batch.schema.names
     wrong = sorted(set(schema.names) ^ set(names)) or sorted({name for name in names if names.count(name) > 1})
     if wrong:

@@ -15,7 +15,7 @@ from penstock.spark.source.reading import Rows, read_run
 
 
 class BufferReader(DataSourceReader):
-    """Reads what is queued when the read is planned. It acks nothing, and fences nobody."""
+    """Reads what is queued when the read is planned. It acks nothing, and fences no consumer."""
 
     def __init__(self, options: ReadOptions, rows: Rows, cores: int) -> None:
         self._options = options
@@ -25,7 +25,7 @@ class BufferReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """What is queued now, cut into partitions."""
         options = self._options
-        config = options.consumer_config(gc=False)  # refuses what is no group's name, and places that are none
+        config = options.consumer_config(gc=False)  # checks the group's name and the paths
         store = options.open()
         view = BufferQueue(store, options.manifest_path, "consumer", group=config.group).peek()
         start = view.first_sequence
@@ -35,6 +35,6 @@ class BufferReader(DataSourceReader):
         return plan_partitions(batches, options.target_partition_bytes, self._cores, may_cut=options.may_cut_batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition. Where there are none, Spark makes one of its own."""
+        """The rows of a partition. Where there are none, Spark plans an empty one."""
         if isinstance(partition, BatchRun):
             yield from read_run(partition, self._options, self._rows)

@@ -17,11 +17,11 @@ _TARGET_PARTITION_BYTES = 64 << 20  # as large as a producer makes a batch
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _EARLIEST, _LATEST = "earliest", "latest"
-_LONGEST_SEQUENCE = 20  # digits of a number of 64 bits
+_MAX_SEQUENCE_DIGITS = 20  # of a number of 64 bits
 
 
 class ReadFormat(StrEnum):
-    """What `read` makes of a payload."""
+    """What `read` does with a payload."""
 
     RAW = "raw"
     JSON = "json"
@@ -67,55 +67,57 @@ class ReadOptions:
     poll_interval: float = 0.5
     manifest_path: str = _DEFAULTS.manifest_path
     data_path_prefix: str = _DEFAULTS.data_path_prefix
-    control_directory: str | None = None  # a pipeline's own: how its process and the planner's talk
+    control_directory: str | None = None  # where a pipeline's run and its planner have their control files
     storage: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> ReadOptions:
+    def of(cls, options: Mapping[str, str]) -> ReadOptions:
         """Check the options of a read. Raises `InvalidInput` naming the option, the value and what is allowed."""
-        left = {name.lower(): value for name, value in given.items()}
-        where = left.pop("path", "")
+        given = {name.lower(): value for name, value in options.items()}
+        where = given.pop("path", "")
         if not where:
             raise InvalidInput(
                 "the buffer's place is missing: give it to load(...), for example load('s3://bucket/events')"
             )
 
         def number(name: str, least: int = 1) -> int | None:
-            text = left.pop(name.lower(), None)
+            text = given.pop(name.lower(), None)
             return None if text is None else whole_number(name, text, least)
 
         def size(name: str) -> int | None:
-            text = left.pop(name.lower(), None)
+            text = given.pop(name.lower(), None)
             return None if text is None else size_in_bytes(name, text)
 
-        options = cls(
+        checked = cls(
             where,
-            format=as_word("format", ReadFormat, left.pop("format", ReadFormat.RAW)),
-            columns=left.pop("columns", None),
-            on_error=as_word("onError", OnError, left.pop("onerror", OnError.DLQ)),
-            on_corrupt_batch=as_word("onCorruptBatch", OnCorruptBatch, left.pop("oncorruptbatch", OnCorruptBatch.FAIL)),
-            group=left.pop("group", "default"),
-            starting_sequence=_starting_sequence(left.pop("startingsequence", None)),
+            format=as_word("format", ReadFormat, given.pop("format", "raw")),
+            columns=given.pop("columns", None),
+            on_error=as_word("onError", OnError, given.pop("onerror", "dlq")),
+            on_corrupt_batch=as_word(
+                "onCorruptBatch", OnCorruptBatch, given.pop("oncorruptbatch", OnCorruptBatch.FAIL)
+            ),
+            group=given.pop("group", "default"),
+            starting_sequence=_starting_sequence(given.pop("startingsequence", None)),
             max_bytes=size("maxBytesPerTrigger"),
             max_batches=number("maxBatchesPerTrigger"),
             max_records=number("maxRecordsPerTrigger"),
-            self_regulation=as_word("selfRegulation", _Switch, left.pop("selfregulation", _Switch.ON)) is _Switch.ON,
+            self_regulation=as_word("selfRegulation", _Switch, given.pop("selfregulation", "on")) is _Switch.ON,
             target_partition_bytes=size("targetPartitionBytes") or _TARGET_PARTITION_BYTES,
-            poll_interval=_seconds("pollInterval", left.pop("pollinterval", "0.5")),
-            manifest_path=left.pop("manifestpath", _DEFAULTS.manifest_path),
-            data_path_prefix=left.pop("datapathprefix", _DEFAULTS.data_path_prefix),
-            control_directory=left.pop("controldirectory", None),
-            storage=left,
+            poll_interval=_seconds("pollInterval", given.pop("pollinterval", "0.5")),
+            manifest_path=given.pop("manifestpath", _DEFAULTS.manifest_path),
+            data_path_prefix=given.pop("datapathprefix", _DEFAULTS.data_path_prefix),
+            control_directory=given.pop("controldirectory", None),
+            storage=given,
         )
-        if options.columns is not None and options.format is ReadFormat.RAW:
+        if checked.columns is not None and checked.format is ReadFormat.RAW:
             raise InvalidInput(
                 "columns says what json or msgpack is parsed into: give format too, or leave columns out"
             )
-        return options
+        return checked
 
     @property
     def may_cut_batches(self) -> bool:
-        """Whether a batch may be read in several ranges: where a broken one is set aside, it is so as a whole."""
+        """Whether a batch may be read in several ranges. Where a broken one is set aside, it is as a whole."""
         return self.on_corrupt_batch is OnCorruptBatch.FAIL
 
     def open(self) -> ObjectStore:
@@ -170,6 +172,6 @@ def _starting_sequence(text: str | None) -> int | str | None:
         return None
     if text == _LATEST:
         return _LATEST
-    if text.isdecimal() and len(text) <= _LONGEST_SEQUENCE:
+    if text.isdecimal() and len(text) <= _MAX_SEQUENCE_DIGITS:
         return int(text)
     raise InvalidInput(f"startingSequence must be earliest, latest or a sequence, not {text[:100]!r}")

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.buffer import BatchDescriptor
 
-_SMALLEST = 256 << 10  # bytes; below that a task costs more than it saves
+_MIN_PARTITION_BYTES = 256 << 10  # below that a task costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def plan_partitions(
     A much larger batch is cut into ranges of rows, if it may be; each of these tasks fetches all of it.
     """
     total = sum(batch.size or 0 for batch in batches)
-    size = max(min(target_bytes, -(-total // max(cores, 1))), min(_SMALLEST, target_bytes))
+    size = max(min(target_bytes, -(-total // max(cores, 1))), min(_MIN_PARTITION_BYTES, target_bytes))
     runs: list[InputPartition] = []
     pieces: list[Piece] = []
     held = 0

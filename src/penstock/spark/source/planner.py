@@ -1,6 +1,6 @@
-"""The planner's side of a buffer: which batches there are, how large they are, and acks.
+"""The planner's side of a buffer: its batches, their sizes, and acks.
 
-It lives in one Python process on the driver, the only one that may take an epoch.
+It is in one Python process on the driver, the only one that may take an epoch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.spark.source.options import ReadOptions
 from penstock.storage import ObjectStore, get_at_most, url_of
 
-_AT_ONCE = 1000  # descriptors taken from the manifest at a time
-_LOOKING = 16  # sizes asked for side by side
+_MAX_ENTRIES_PER_READ = 1000
+_PARALLEL_SIZE_REQUESTS = 16
 
 
 class Planner:
@@ -36,7 +36,7 @@ class Planner:
 
     @cached_property
     def buffer_id(self) -> str:
-        """Which buffer it is: an offset of another one is none of this."""
+        """Which buffer it is: an offset of another one is refused."""
         return str(self._consumer.buffer_id)
 
     def sequence_of(self, offset: Mapping[str, Any]) -> int:
@@ -68,7 +68,7 @@ class Planner:
         """Look at the manifest again, if the last look is older than the poll interval. Raises `Fenced`."""
         if not fresh and self._clock() - self._looked < self._options.poll_interval:
             return False
-        self._take_more()
+        self._read_more()
         return True
 
     def ack_before(self, start: int) -> None:
@@ -76,7 +76,7 @@ class Planner:
         self._check_start(start)
         if start == self._frontier:
             return
-        self._know_through(start - 1)
+        self._read_through(start - 1)
         self._consumer.ack_through(start - 1)
         for sequence in range(self._frontier, start):
             self._known.pop(sequence, None)
@@ -86,7 +86,7 @@ class Planner:
         if start < self._frontier:
             raise InvalidInput(
                 f"the checkpoint goes on at sequence {start}, and {self._where} is acked up to {self._frontier - 1} "
-                f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what lies between "
+                f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what is between "
                 "is gone; was it restored, or did another query read this group?"
             )
 
@@ -111,7 +111,7 @@ class Planner:
             stop = min(stop, start + options.max_batches)
         end, size, records = start, 0, 0
         while end < stop:
-            for batch in self._sized(end, min(stop, end + _LOOKING * 4)):
+            for batch in self._sized(end, min(stop, end + _PARALLEL_SIZE_REQUESTS * 4)):
                 size_then, records_then = size + (batch.size or 0), records + (batch.records or 0)
                 is_full = (most_bytes is not None and size_then > most_bytes) or (
                     options.max_records is not None and records_then > options.max_records
@@ -124,7 +124,7 @@ class Planner:
     def batches(self, start: int, end: int) -> list[BatchDescriptor]:
         """Ack everything before `start`, and return the batches from there up to `end`, with their sizes."""
         self._check_start(start)
-        self._know_through(end - 1)  # before the ack: a block that is not of this queue acks nothing of it
+        self._read_through(end - 1)  # before the ack: a block that is not of this queue acks nothing of it
         self.ack_before(start)
         return self._sized(start, end)
 
@@ -132,25 +132,25 @@ class Planner:
     def _where(self) -> str:
         return f"{url_of(self._store)}/{self._options.manifest_path}"
 
-    def _know_through(self, last: int) -> None:
+    def _read_through(self, last: int) -> None:
         """Learn of everything up to a sequence. Raises `InvalidInput` if the queue does not reach that far."""
         if last < self._frontier:
             return  # a block without events: Spark plans the first one even so
         while self._consumer.last_handed_out_sequence is None or self._consumer.last_handed_out_sequence < last:
-            if not self._take_more():
+            if not self._read_more():
                 raise InvalidInput(
                     f"the checkpoint knows of sequence {last}, and the next sequence of {self._where} is "
-                    f"{self.next_sequence}: it is not the buffer that the checkpoint was made with"
+                    f"{self.next_sequence}: it is not the buffer of the checkpoint"
                 )
 
-    def _take_more(self) -> bool:
-        taken = self._consumer.next_descriptors(_AT_ONCE)
-        self._known.update((batch.sequence, batch) for batch in taken)
+    def _read_more(self) -> bool:
+        batches = self._consumer.next_descriptors(_MAX_ENTRIES_PER_READ)
+        self._known.update((batch.sequence, batch) for batch in batches)
         self._looked = self._clock()
-        return bool(taken)
+        return bool(batches)
 
     def _sized(self, start: int, end: int) -> list[BatchDescriptor]:
-        self._know_through(end - 1)
+        self._read_through(end - 1)
         batches = [self._known[sequence] for sequence in range(start, end)]
         unknown = [batch for batch in batches if self._is_unknown(batch)]
         if unknown:
@@ -166,7 +166,7 @@ class Planner:
 def measured(store: ObjectStore, batches: Sequence[BatchDescriptor], *, count_records: bool) -> list[BatchDescriptor]:
     """The batches with their sizes, and with how many records they have, asked of the store side by side.
 
-    A manifest of version 1 says neither. A batch that is gone or broken counts for nothing: reading it will tell.
+    A manifest of version 1 has neither. A batch that is gone or broken counts as empty: reading it reports the error.
     """
 
     def measure(batch: BatchDescriptor) -> BatchDescriptor:
@@ -180,5 +180,5 @@ def measured(store: ObjectStore, batches: Sequence[BatchDescriptor], *, count_re
         except (NotFound, CorruptData, InvalidInput):
             return replace(batch, size=0, records=0)
 
-    with ThreadPoolExecutor(_LOOKING, "penstock-sizes") as pool:
+    with ThreadPoolExecutor(_PARALLEL_SIZE_REQUESTS, "penstock-sizes") as pool:
         return list(pool.map(measure, batches))

@@ -134,25 +134,25 @@ def _within_spark(times: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _metadata_column(chunk: Chunk, field: pa.Field[Any]) -> pa.Array[Any]:
-    """What each produce call said, for the records that came with it."""
+    """The metadata of each produce call, for the records that came with it."""
     count, last = chunk.records.num_rows, chunk.first + chunk.records.num_rows
     items = sorted(chunk.batch.metadata, key=lambda item: item.start_index)
     ends = [*(item.start_index for item in items[1:]), last][: len(items)]
     parts: list[pa.Array[Any]] = []
-    made = 0
+    rows = 0
     for item, end in zip(items, ends, strict=True):
         length = min(end, last) - max(item.start_index, chunk.first)
         if length > 0:
-            before = max(item.start_index, chunk.first) - chunk.first - made
+            before = max(item.start_index, chunk.first) - chunk.first - rows
             parts += [pa.nulls(before, field.type)] if before > 0 else []
-            parts.append(_repeated(_said(item, field.name), length, field.type))
-            made += max(before, 0) + length
-    if made < count:
-        parts.append(cast("pa.Array[Any]", pa.nulls(count - made, field.type)))
+            parts.append(_repeated(_metadata_value(item, field.name), length, field.type))
+            rows += max(before, 0) + length
+    if rows < count:
+        parts.append(cast("pa.Array[Any]", pa.nulls(count - rows, field.type)))
     return pa.concat_arrays(parts)
 
 
-def _said(item: Metadata, name: str) -> object:
+def _metadata_value(item: Metadata, name: str) -> object:
     if name == "metadata":
         return item.payload
     return item.ingestion_time_ms * 1000 if abs(item.ingestion_time_ms) <= _MOST_MS else None

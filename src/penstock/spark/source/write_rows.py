@@ -1,7 +1,7 @@
 """From the columns of any DataFrame to the columns of records.
 
-`value` (binary or string), alone or with `key` (binary or string), `headers` and `timestamp`, is taken as records. Any
-other columns are written as JSON, one object a row, and these are the payloads:
+`value` (binary or string), alone or with `key` (binary or string), `headers` and `timestamp`, is written as records.
+Any other columns are written as JSON, one object a row, and these are the payloads:
 
 | Spark | JSON |
 |---|---|
@@ -55,7 +55,7 @@ Convert: TypeAlias = Callable[[pa.RecordBatch, int], Iterator[pa.RecordBatch]]
 _NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
 _TEXT_LIKE = (StringType, BooleanType, *_NUMBERS, DateType, TimestampType, TimestampNTZType, TimeType)
 _LEAVES = (*_TEXT_LIKE, BinaryType, DayTimeIntervalType, NullType)
-_ROWS_AT_ONCE = 1024  # made into Python objects together
+_MAX_ROWS_AS_OBJECTS = 1024  # rows of a batch that are Python objects at the same time
 
 
 def converter(schema: StructType) -> Convert:
@@ -124,7 +124,8 @@ def _check_type(name: str, kind: DataType) -> None:
 
 def _records(batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBatch]:
     columns = {
-        name: _TAKE[name](column, before) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        name: _RECORD_COLUMNS[name](column, before)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
     # A column without anything in it is not written.
     fields = [f for f in RECORD_SCHEMA if f.name in columns and (f.name == "value" or _has_some(columns[f.name]))]
@@ -135,13 +136,13 @@ def _has_some(column: Column) -> bool:
     return column.null_count < len(column)
 
 
-def _take_values(values: Column, before: int) -> Column:
+def _value_column(values: Column, before: int) -> Column:
     if values.null_count:
         raise InvalidInput(f"the value of {_row(values.is_null(), before)} is null: a record has a value, be it empty")
     return values.cast(pa.binary())
 
 
-def _take_headers(headers: Column, before: int) -> Column:
+def _headers_column(headers: Column, before: int) -> Column:
     lists = cast("pa.ListArray[Any]", headers)
     pairs = cast("pa.StructArray", lists.flatten())
     missing = pairs.is_null()
@@ -150,25 +151,25 @@ def _take_headers(headers: Column, before: int) -> Column:
     if pc.any(missing).as_py():
         at = pc.list_parent_indices(lists)[pc.index(missing, True).as_py()].as_py()
         raise InvalidInput(f"the headers of row {before + at} hold a pair without key or value")
-    taken = lists.cast(HEADERS_TYPE)
+    cast_headers = lists.cast(HEADERS_TYPE)
     try:
-        # Whoever reads checks it, and refuses the whole batch.
-        taken.validate(full=True)
+        # A reader checks it, and refuses the whole batch.
+        cast_headers.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(f"a key in the headers of {_not_text(taken, before)} is not UTF-8") from error
-    return taken
+        raise InvalidInput(f"a key in the headers of {_not_text(cast_headers, before)} is not UTF-8") from error
+    return cast_headers
 
 
-def _take_timestamps(times: Column, _: int) -> Column:
+def _timestamp_column(times: Column, _: int) -> Column:
     floored = pc.floor_temporal(_without_zone(times), unit="millisecond")
     return cast("Column", floored.cast(pa.timestamp("ms")).view(pa.timestamp("ms", tz="UTC")))
 
 
-_TAKE: dict[str, Callable[[Column, int], Column]] = {
-    "value": _take_values,
+_RECORD_COLUMNS: dict[str, Callable[[Column, int], Column]] = {
+    "value": _value_column,
     "key": lambda keys, _: keys.cast(pa.binary()),
-    "headers": _take_headers,
-    "timestamp": _take_timestamps,
+    "headers": _headers_column,
+    "timestamp": _timestamp_column,
 }
 
 
@@ -177,7 +178,7 @@ def _row(is_bad: Column, before: int) -> str:
 
 
 def _not_text(column: Column, before: int) -> str:
-    """The first row whose text is not UTF-8, after it was met somewhere."""
+    """The first row whose text is not UTF-8, where one has it."""
     for row in range(len(column)):
         try:
             column.slice(row, 1).to_pylist()
@@ -196,8 +197,8 @@ def _as_json(batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBatch]:
     columns = [_plain(column) for column in batch.columns]
     shapes = [_shape(column.type) for column in columns]
     field = RECORD_SCHEMA.field("value")
-    for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-        parts = [column.slice(start, _ROWS_AT_ONCE) for column in columns]
+    for start in range(0, batch.num_rows, _MAX_ROWS_AS_OBJECTS):
+        parts = [column.slice(start, _MAX_ROWS_AS_OBJECTS) for column in columns]
         rows = zip(*map(_objects, batch.schema.names, parts, shapes, [before + start] * len(parts)), strict=True)
         values = [encode(_without_nulls(batch.schema.names, row)) for row in rows]
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], schema=pa.schema([field]))
@@ -216,7 +217,7 @@ def _without_nulls(names: Sequence[str], row: Sequence[object]) -> dict[str, obj
 
 
 def _plain(column: Column) -> Column:
-    """The same column with nothing in it but what JSON has a word for, or msgspec a text."""
+    """The same column with only those types that JSON has, or that msgspec writes as text."""
     kind = column.type
     if isinstance(column, pa.MapArray):
         offsets: Any = column.offsets
@@ -228,7 +229,7 @@ def _plain(column: Column) -> Column:
         parts = [_plain(part) for part in column.flatten()]
         return pa.StructArray.from_arrays(parts, [part.name for part in kind], mask=column.is_null())
     if pa.types.is_float32(kind):
-        # By way of the shortest text: 0.1 is to be 0.1, and not the double that is nearest to its float.
+        # Through the shortest text: 0.1 becomes 0.1, and not the double that is nearest to its float.
         return column.cast(pa.string()).cast(pa.float64())
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_time(kind):
         return _texts(column)
@@ -238,7 +239,7 @@ def _plain(column: Column) -> Column:
 def _texts(column: Column) -> Column:
     if not pa.types.is_timestamp(column.type):
         return column if pa.types.is_large_string(column.type) else column.cast(pa.string())
-    # Arrow writes any year, which Python's datetime cannot; and it wants a zone database only for what has a zone.
+    # Arrow writes any year, which Python's datetime cannot. It needs a zone database only for what has a zone.
     text: Any = pc.replace_substring(_without_zone(column).cast(pa.string()), " ", "T", max_replacements=1)
     return cast("Column", text if column.type.tz is None else pc.binary_join_element_wise(text, "Z", ""))
 
@@ -248,7 +249,7 @@ def _without_zone(times: Column) -> Column:
 
 
 def _shape(kind: pa.DataType) -> Shape | None:
-    """What turns Arrow's objects of a type into JSON's: a map is a list of pairs there, and a struct has its nulls."""
+    """What turns Arrow's objects of a type into JSON's: Arrow has a map as a list of pairs, and a struct with nulls."""
     if isinstance(kind, pa.MapType):
         of_item = _shape(kind.item_type)
         return dict if of_item is None else lambda pairs: {key: _shaped(item, of_item) for key, item in pairs}

@@ -1,7 +1,7 @@
 """The write side of the data source: tasks write data objects, and the driver enqueues a block's in one manifest write.
 
-A task that fails, runs twice or comes too late leaves objects that no manifest names; the collector takes those. So
-nobody sees anything of a block before its commit, and after it everything.
+A task that fails, runs twice or comes too late leaves objects that no manifest names, and the collector deletes those.
+So a reader sees nothing of a block before its commit, and after it everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class TaskWritten(WriterCommitMessage):
-    """What a task tells the driver: its objects in order, and the query it worked for, if that is a stream."""
+    """What a task sends to the driver: its objects in order, and the query it worked for, if that is a stream."""
 
     objects: tuple[WrittenObject, ...]
     query_id: str | None
@@ -43,9 +43,9 @@ class BufferWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        left = _lower(options)
-        self._name = _block_name(left)
-        self._target = _Target.of(left, schema, overwrite)
+        given = _with_lower_names(options)
+        self._name = _pop_block_name(given)
+        self._target = _Target.of(given, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:  # type: ignore[override]  # as Spark has it
         """Write a task's rows as data objects. Raises `InvalidInput` naming a row that is no record."""
@@ -53,14 +53,13 @@ class BufferWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Enqueue what all tasks wrote, in the order of the tasks, in one manifest write."""
-        written = _heard(messages)
-        self._target.append(written, self._name)
+        self._target.append(_written(messages), self._name)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave everything as it is.
 
-        Nothing is deleted: Spark aborts after a failed commit too, and a commit that failed because its reply was lost
-        has made these objects live. What is no object of a manifest's is the collector's.
+        Nothing is deleted: Spark aborts after a failed commit too, and the manifest names these objects if only the
+        reply to the commit was lost. The collector deletes what no manifest names.
         """
 
 
@@ -68,15 +67,15 @@ class BufferStreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream into a buffer: `df.writeStream.format("penstock")….start(url)`.
 
     A block's name is the query id and the batch id, so one that comes again is not appended again; in a buffer of
-    version 1, not while it is still queued. A checkpoint that was deleted makes a new query id: its blocks are new.
-    Spark makes a new writer for each commit: it keeps nothing. Raises what `BufferWriter` raises.
+    version 1, not while it is still queued. After a checkpoint was deleted there is a new query id: its blocks are new.
+    Spark creates a new writer for each commit: it keeps nothing. Raises what `BufferWriter` raises.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        left = _lower(options)
-        if left.keys() & {"writer", "transaction"}:
+        given = _with_lower_names(options)
+        if given.keys() & {"writer", "transaction"}:
             raise InvalidInput("writer and transaction name a batch write; a stream's are its query id and batch id")
-        self._target = _Target.of(left, schema, overwrite)
+        self._target = _Target.of(given, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:  # type: ignore[override]  # as Spark has it
         """Write a task's rows as data objects. Raises `InvalidInput` naming a row that is no record."""
@@ -84,7 +83,7 @@ class BufferStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """Enqueue what all tasks of a block wrote, in the order of the tasks, in one manifest write."""
-        written = _heard(messages)
+        written = _written(messages)
         query = next((message.query_id for message in written if message.query_id), None)
         if query is None and any(message.objects for message in written):
             raise InvalidInput(f"no task of block {batchId} knows its query: {_QUERY_ID} is not set")
@@ -96,7 +95,7 @@ class BufferStreamWriter(DataSourceStreamArrowWriter):
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where rows go, and how. Made on the driver, so that what is wrong is said before any task runs."""
+    """Where rows go, and how. It is checked on the driver, before any task runs."""
 
     store: ObjectStore = field(repr=False)
     config: ProducerConfig
@@ -104,23 +103,23 @@ class _Target:
     batch_bytes: int
 
     @classmethod
-    def of(cls, left: dict[str, str], schema: StructType, overwrite: bool) -> _Target:
+    def of(cls, options: dict[str, str], schema: StructType, overwrite: bool) -> _Target:
         if overwrite:
             raise InvalidInput("a buffer is append only: use mode('append'), or outputMode('append') for a stream")
-        where = left.pop("path", "")
+        where = options.pop("path", "")
         if not where:
             raise InvalidInput("the buffer's place is missing: give it to save(...) or start(...), or as option path")
-        left.pop("checkpointlocation", None)
+        options.pop("checkpointlocation", None)
         config = ProducerConfig(
-            manifest_path=left.pop("manifestpath", _DEFAULTS.manifest_path),
-            data_path_prefix=left.pop("datapathprefix", _DEFAULTS.data_path_prefix),
-            compression=left.pop("compression", _DEFAULTS.compression),
-            format=_batch_format(left.pop("batchformat", None)),
+            manifest_path=options.pop("manifestpath", _DEFAULTS.manifest_path),
+            data_path_prefix=options.pop("datapathprefix", _DEFAULTS.data_path_prefix),
+            compression=options.pop("compression", _DEFAULTS.compression),
+            format=_batch_format(options.pop("batchformat", None)),
         )
-        batch_bytes = size_in_bytes("targetBatchBytes", left.pop("targetbatchbytes", str(_TARGET_BATCH_BYTES)))
+        batch_bytes = size_in_bytes("targetBatchBytes", options.pop("targetbatchbytes", str(_TARGET_BATCH_BYTES)))
         check_whole("targetBatchBytes", batch_bytes, 1, config.max_batch_bytes)
         converter(schema)
-        return cls(open_store(where, **left), config, schema, batch_bytes)
+        return cls(open_store(where, **options), config, schema, batch_bytes)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskWritten:
         context = TaskContext.get()
@@ -143,11 +142,11 @@ class _Target:
         BlockAppender(self.store, self.config).append(objects, name)
 
 
-def _heard(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
     return [message for message in messages if isinstance(message, TaskWritten)]
 
 
-def _lower(options: Mapping[str, str]) -> dict[str, str]:
+def _with_lower_names(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
@@ -155,10 +154,10 @@ def _batch_format(text: str | None) -> str | None:
     return None if text is None else as_word("batchFormat", BatchFormat, text)
 
 
-def _block_name(left: dict[str, str]) -> BlockName | None:
-    writer, transaction = left.pop("writer", None), left.pop("transaction", None)
+def _pop_block_name(options: dict[str, str]) -> BlockName | None:
+    writer, transaction = options.pop("writer", None), options.pop("transaction", None)
     if writer is None and transaction is None:
         return None
     if not writer or transaction is None:
         raise InvalidInput("writer and transaction name a write together: give both, or neither")
-    return BlockName(writer, whole_number("transaction", transaction, 0), left.pop("blockend", None))
+    return BlockName(writer, whole_number("transaction", transaction, 0), options.pop("blockend", None))
