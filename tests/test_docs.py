@@ -59,6 +59,12 @@ def test_lines_of_text_are_wrapped(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_names_parts_and_processes_and_no_persons(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
+    assert not re.findall(r"\b(?:who|some|no|any|every)(?:ever|body)\b|\b(?:room|house)s?\b", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_file_that_a_page_names_is_there(page: Path) -> None:
     named = re.findall(
         r"`((?:tests|scripts|bench|examples|docs|src/penstock)/[\w./-]+\.(?:py|md|sh))`", page.read_text()
