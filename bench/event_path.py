@@ -118,7 +118,7 @@ def _definitions(file: str) -> dict[int, ast.FunctionDef | ast.AsyncFunctionDef]
 def is_counted(function: Function) -> bool:
     """Whether a reader who follows the event stops at this function: a shorter one is read where it is called."""
     node = _definitions(function.file).get(function.line)
-    return node is not None and _statements(node) >= _LEAST_STATEMENTS
+    return node is not None and not node.name.startswith("__") and _statements(node) >= _LEAST_STATEMENTS
 
 
 def _statements(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
