@@ -154,7 +154,9 @@ class BlockLoop:
                 return
 
     def _work_on_piece(self, piece: WorkBatch, tokens: tuple[Any, ...], routed: set[int]) -> None:
-        parsed = None if self.parse_format is None or piece.is_empty else self._parse(piece, self.parse_format)
+        parsed: ParsedBatch | None = None
+        if self.parse_format is not None and not piece.is_empty:
+            parsed = ParsedBatch.parse(piece, self.parse_format, self.parse_error_action)
         given = piece if parsed is None else parsed
         processed = WorkBatch(()) if given.is_empty else self._process(given)
         if parsed is not None:
@@ -168,9 +170,6 @@ class BlockLoop:
         self.tally.add(processed=len(given))
         if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
             self.tally.add(errors=parsed.errors)
-
-    def _parse(self, piece: WorkBatch, form: ParseFormat) -> ParsedBatch:
-        return ParsedBatch.parse(piece, form, self.parse_error_action)
 
     def _process(self, given: WorkBatch | ParsedBatch) -> WorkBatch:
         try:

@@ -28,14 +28,10 @@ class Profile(StrEnum):
     LOW_LATENCY = "low_latency"
 
 
-def _budget(start: int, most: int, floor: int, step: int, *, target: float, records: int) -> ByteBudgetConfig:
-    return ByteBudgetConfig(start, most, floor, step, target_block_seconds=target, record_cap=records)
-
-
-_PROFILES = {
+_PROFILES = {  # bytes to start with, at most, at least and to add; factor, seconds, weight of the last block, records
     Profile.THROUGHPUT: ByteBudgetConfig(),
-    Profile.BALANCED: _budget(8 * _MIB, 64 * _MIB, 512 * _KIB, 2 * _MIB, target=1.0, records=500_000),
-    Profile.LOW_LATENCY: _budget(1 * _MIB, 16 * _MIB, 64 * _KIB, 512 * _KIB, target=0.2, records=100_000),
+    Profile.BALANCED: ByteBudgetConfig(8 * _MIB, 64 * _MIB, 512 * _KIB, 2 * _MIB, 0.5, 1.0, 0.3, 500_000),
+    Profile.LOW_LATENCY: ByteBudgetConfig(1 * _MIB, 16 * _MIB, 64 * _KIB, 512 * _KIB, 0.5, 0.2, 0.3, 100_000),
 }
 
 

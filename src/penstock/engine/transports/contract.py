@@ -94,6 +94,9 @@ class _Adapter(Receiver):
 
     def __init__(self, given: Any) -> None:
         self._given = given
+        for name in ("use_guard", "release_block", "rewind", "pause", "resume"):
+            if callable(method := getattr(given, name, None)):
+                setattr(self, name, method)
 
     def __repr__(self) -> str:
         return repr(self._given)
@@ -108,26 +111,6 @@ class _Adapter(Receiver):
     @property
     def in_hand(self) -> bool:
         return getattr(self._given, "in_hand", False) is True
-
-    def use_guard(self, guard: MemoryGuard) -> None:
-        self._call("use_guard", guard)
-
-    def release_block(self) -> None:
-        self._call("release_block")
-
-    def rewind(self) -> None:
-        self._call("rewind")
-
-    def pause(self) -> None:
-        self._call("pause")
-
-    def resume(self) -> None:
-        self._call("resume")
-
-    def _call(self, name: str, *args: object) -> None:
-        method = getattr(self._given, name, None)
-        if callable(method):
-            method(*args)
 
 
 class Sender(Protocol):

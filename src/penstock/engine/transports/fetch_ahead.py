@@ -7,7 +7,6 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Generic, TypeVar
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ class Fetch(Generic[Item, Result]):
         self._done = threading.Event()
         self._result: Result | None = None
         self._error: BaseException | None = None
-        self._size = 0
+        self.size = 0  # in memory: 0 before it has arrived and after `release`
         self._lease: Lease | None = None
         self._is_wanted = True
 
@@ -48,11 +47,6 @@ class Fetch(Generic[Item, Result]):
         """Whether it has failed."""
         return self._error is not None
 
-    @property
-    def size(self) -> int:
-        """How many bytes it has in memory; 0 before it has arrived and after `release`."""
-        return self._size
-
     def run(self, fetch: Callable[[Item], Result]) -> None:
         """Fetch it, in the thread of the caller. `result` raises what goes wrong."""
         try:
@@ -62,7 +56,7 @@ class Fetch(Generic[Item, Result]):
                     if self._is_wanted:
                         size = self._size_of(result)
                         self._lease = None if self._guard is None else self._guard.lease(size).__enter__()
-                        self._result, self._size = result, size
+                        self._result, self.size = result, size
         except BaseException as error:  # noqa: BLE001  `result` raises it
             self._error = error
         finally:
@@ -85,7 +79,7 @@ class Fetch(Generic[Item, Result]):
         with self._lock:
             self._is_wanted = False
             self._lease = self._result = None  # a lease ends when nothing refers to it
-            self._size = 0
+            self.size = 0
 
 
 class FetchAhead(Generic[Item, Result]):
@@ -110,14 +104,6 @@ class FetchAhead(Generic[Item, Result]):
 
     def __len__(self) -> int:
         return len(self._fetches)
-
-    def __enter__(self) -> FetchAhead[Item, Result]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def can_start(self, max_bytes: int, *, max_under_way: int, expected_size: int | None = None) -> bool:
         """Whether one more may be fetched, with at most so many bytes ahead and so many fetches under way.

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,7 +78,8 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
     store, schema = options.open(), rows.schema
     waiting = deque(run.pieces)
     # As they are stored: what they unpack to is known only then, and held one at a time.
-    with FetchAhead[Piece, bytes](lambda piece: read_object(store, piece.batch), _MAX_FETCHES, size_of=len) as ahead:
+    fetching = FetchAhead[Piece, bytes](lambda piece: read_object(store, piece.batch), _MAX_FETCHES, size_of=len)
+    with closing(fetching) as ahead:
         while waiting or len(ahead):
             _start_fetches(ahead, waiting)
             fetch = ahead.first()
