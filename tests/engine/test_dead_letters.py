@@ -131,17 +131,17 @@ def test_letters_of_the_parser_and_of_process_go_in_one_call() -> None:
 
 
 @pytest.mark.parametrize("bad", [INBOUND, BROKEN, DEAD], ids=["inbound", "parse", "process"])
-def test_a_block_with_no_records_left_is_committed_and_the_sink_is_not_called(bad: bytes) -> None:
+def test_a_block_of_dead_letters_alone_is_committed_and_the_sink_is_not_called(bad: bytes) -> None:
     case = Case(bad).run()
     assert (case.order(), case.committed) == (["route", "commit"], [(0,)])
 
 
-def test_process_is_not_called_for_a_block_with_no_records_left() -> None:
+def test_process_is_not_called_for_a_block_of_dead_letters_alone() -> None:
     case = Case(INBOUND, BROKEN).run(lambda parsed: pytest.fail("it was called"))
     assert case.committed == [(0, 1)]
 
 
-def test_a_block_with_no_records_left_is_the_sinks_where_it_commits() -> None:
+def test_a_block_of_dead_letters_alone_reaches_a_sink_that_commits() -> None:
     case = Case(INBOUND, BROKEN, DEAD).run(commit=CommitMode.SINK_MANAGED)
     assert (case.sink.tokens, case.sink.values) == ([(0, 1, 2)], [])
 

@@ -285,7 +285,7 @@ def test_the_writes_in_the_result_of_a_future_are_waited_for(as_what: Callable[[
 @pytest.mark.parametrize(
     "result", [12, "written", {"written": 12}, [1, 2], (), sqlite3.connect(":memory:").execute("select 1"), object()]
 )
-def test_any_other_result_of_a_future_says_that_its_work_is_done(result: object) -> None:
+def test_any_other_result_of_a_future_counts_as_delivered(result: object) -> None:
     source, future = source_of(b"one"), Future[object]()
     future.set_result(result)
     BatchEngine(QUICK).run(source, through, lambda _: future, until_idle=True)

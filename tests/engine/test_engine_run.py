@@ -138,7 +138,7 @@ def test_a_block_of_tokens_alone_is_committed() -> None:
 # How a run ends
 
 
-def test_until_idle_ends_when_nothing_is_left() -> None:
+def test_until_idle_ends_when_the_receiver_is_empty() -> None:
     assert run(holding(5), config=EngineConfig(max_records=2, recv_timeout=0)).processed == 5
 
 
@@ -268,13 +268,13 @@ def test_the_size_of_the_last_block_is_a_metric() -> None:
 # Limits
 
 
-def test_a_receive_gets_no_more_records_than_the_config_says() -> None:
+def test_a_receive_is_limited_to_the_records_of_the_config() -> None:
     receiver = Scripted()
     BatchEngine(EngineConfig(max_records=7, recv_timeout=0)).run(receiver, through, Sink(), until_idle=True)
     assert receiver.limits[0][0] == 7
 
 
-def test_a_receive_gets_no_more_records_than_the_budget_says() -> None:
+def test_a_receive_is_limited_to_the_records_of_the_budget() -> None:
     receiver = Scripted()
     engine = BatchEngine(QUICK, regulation=regulated(Heap().guard, record_cap=5))
     engine.run(receiver, through, Sink(), until_idle=True)

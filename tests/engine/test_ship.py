@@ -325,7 +325,7 @@ def test_where_nothing_is_there_is_no_queue(tmp_path: Path, where: str, until_id
         ship(tmp_path / "nothing", where, until_idle=until_idle)
 
 
-def test_in_an_empty_folder_is_no_queue_and_none_is_made(tmp_path: Path, where: str) -> None:
+def test_in_an_empty_folder_is_no_queue_and_none_is_created(tmp_path: Path, where: str) -> None:
     with pytest.raises(NotFound, match="there is no durable queue in"):
         ship(tmp_path, where, until_idle=True)
     assert list(tmp_path.iterdir()) == []

@@ -100,7 +100,7 @@ def test_of_several_pieces_the_last_carries_the_tokens_where_the_sink_commits(bl
     assert (sink.tokens, receiver.commits) == ([(), (), TOKENS], [])
 
 
-def test_the_last_piece_reaches_a_sink_that_commits_also_with_no_records_left(block_of: Any) -> None:
+def test_the_last_piece_reaches_a_sink_that_commits_even_without_records(block_of: Any) -> None:
     def without_c(batch: WorkBatch) -> WorkBatch:
         return batch.map_records(lambda records: [record for record in records if record.value != b"c"])
 

@@ -85,7 +85,7 @@ def test_the_ticker_ticks_while_the_gate_holds() -> None:
     assert times == [pytest.approx(2.0), pytest.approx(4.0)]
 
 
-def test_a_ticker_does_not_make_a_run_end_before_nothing_is_left() -> None:
+def test_a_ticker_does_not_end_a_run_before_its_receiver_is_empty() -> None:
     clock = Clock()
 
     class Slow(MemoryTransport):

@@ -176,7 +176,7 @@ def test_nothing_above_the_mount_counts(machine: Machine) -> None:
     assert machine.memory() == (100 * MIB, 0.0)
 
 
-def test_a_group_with_a_name_like_anothers_beginning_is_not_taken_for_it(machine: Machine) -> None:
+def test_a_group_whose_name_begins_like_anothers_is_another(machine: Machine) -> None:
     machine.process("4:memory:/docker/abcd", V1_MOUNT.replace(" / ", " /docker/abc "))
     machine.v1("/sys/fs/cgroup/memory", 100 * MIB)
     machine.v1("/sys/fs/cgroup/memory/d", 10 * MIB)
@@ -211,7 +211,7 @@ def test_a_namespace_shows_its_group_as_the_root(machine: Machine, path: str, sh
     assert machine.memory() == (100 * MIB, 0.25)
 
 
-def test_of_several_mounts_the_one_that_shows_the_group_is_taken(machine: Machine) -> None:
+def test_of_several_mounts_the_one_that_shows_the_group_counts(machine: Machine) -> None:
     elsewhere = V2_MOUNT.replace("/sys/fs/cgroup", "/elsewhere")
     machine.process("0::/app", V2_MOUNT.replace("/sys/fs/cgroup", "/gone"), elsewhere, V2_MOUNT)
     machine.v2("/elsewhere", 50 * MIB)

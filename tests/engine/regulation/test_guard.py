@@ -282,7 +282,7 @@ def test_without_a_limit_the_group_is_asked_each_time(tmp_path: Path) -> None:
     assert guard.read() == 0.75
 
 
-def test_a_group_that_is_gone_leaves_the_leases(tmp_path: Path) -> None:
+def test_without_its_group_the_leases_count(tmp_path: Path) -> None:
     guard = MemoryGuard(root=machine(tmp_path, used=25_000))
     (tmp_path / "groups/memory.current").unlink()
     guard.add(10_000)

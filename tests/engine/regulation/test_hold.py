@@ -179,11 +179,11 @@ def test_the_pressure_is_a_metric() -> None:
     assert reading("penstock_pressure_ratio") == 0.875
 
 
-def test_memory_is_given_back_at_the_edge_of_a_hold_and_each_second_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_back: list[int] = []
-    monkeypatch.setattr(inbound, "release_unused_memory", lambda: given_back.append(1))
+def test_unused_memory_is_released_when_a_hold_begins_and_each_second_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    releases: list[int] = []
+    monkeypatch.setattr(inbound, "release_unused_memory", lambda: releases.append(1))
     Held(InHand(), until=5.5).run()
-    assert len(given_back) == 1 + 5
+    assert len(releases) == 1 + 5
 
 
 def test_leases_alone_can_hold() -> None:

@@ -87,7 +87,7 @@ def test_what_are_no_sources_is_refused(sources: Any) -> None:
         SelfRegulation(sources=sources)
 
 
-def test_a_budget_that_is_given_is_taken_as_it_is() -> None:
+def test_a_budget_that_is_given_is_used_as_it_is() -> None:
     budget = ByteBudgetConfig()
     assert SelfRegulation("balanced", budget=budget).config_for(MemoryGuard(100)) is budget
 

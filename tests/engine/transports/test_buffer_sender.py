@@ -103,7 +103,7 @@ def test_after_what_went_wrong_it_goes_on(store: HookedStore, sender: BufferSend
     assert entries(memory) == [b"kept"]
 
 
-def test_what_went_wrong_with_somebody_elses_is_not_ours(store: HookedStore, memory: ObjectStore) -> None:
+def test_a_failed_write_of_another_user_of_the_producer_fails_no_send(store: HookedStore, memory: ObjectStore) -> None:
     failed = Bell()
 
     def ring_and_fail() -> None:

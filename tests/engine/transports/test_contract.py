@@ -1,16 +1,19 @@
-"""What a receiver has to have, and which of its other methods the engine calls."""
+"""What a receiver has to have, which of its other methods the engine calls, and what all transports have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import Record
-from penstock.engine import BatchEngine, EngineConfig, MemoryGuard, Receiver, WorkBatch
-from penstock.errors import SinkFailed
-from tests.engine.doubles import Faults, Heap, Sink, regulated, through
+from penstock.engine import BatchEngine, DeadLetter, Drop, EngineConfig, Keep, MemoryGuard, Receiver, WorkBatch
+from penstock.engine.transports.contract import Verdict
+from penstock.errors import Closed, InvalidInput, SinkFailed
+from tests.engine.doubles import Faults, Heap, Sink, regulated, through, values
+from tests.engine.sources import SOURCES, Source
 
 QUICK = EngineConfig(recv_timeout=0)
 
@@ -100,3 +103,55 @@ def test_a_receiver_without_recv_or_commit_cannot_be_created() -> None:
 
     with pytest.raises(TypeError, match="commit"):
         Without()  # type: ignore[abstract]
+
+
+# What the three transports have in common
+
+
+@pytest.fixture(params=SOURCES)
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
+    source: Source = SOURCES[request.param](tmp_path, [b"keep", b"drop", b"dead"])
+    yield source
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [((0,), "max_records"), ((1.5,), "max_records"), ((1, -1), "max_bytes"), ((1, None, -1), "timeout")],
+)
+def test_a_limit_out_of_range_is_refused(source: Source, limits: Any, field: str) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        source.open().recv(*limits)
+
+
+def test_filters_drop_records_and_make_dead_letters_and_the_tokens_commit_all_of_them(source: Source) -> None:
+    letter = DeadLetter(b"dead", "bad", stage="recv")
+    verdicts: dict[bytes, Verdict] = {b"keep": Keep, b"drop": Drop, b"dead": letter}
+    receiver = source.open([lambda record: verdicts[record.value]])
+    block = receiver.recv(9)
+    assert (values(block.records), block.filtered, block.dead_letters) == ([b"keep"], 1, (letter,))
+    receiver.commit(block.commit_tokens)
+    assert source.committed() == 3
+
+
+def test_after_a_filter_raised_the_records_come_again(source: Source) -> None:
+    fails = iter([False, True])
+
+    def judge(record: Record) -> Verdict:
+        if next(fails, False):
+            raise LookupError
+        return Keep
+
+    receiver = source.open([judge])
+    with pytest.raises(LookupError):
+        receiver.recv(9)
+    assert values(receiver.recv(9).records) == [b"keep", b"drop", b"dead"]
+
+
+def test_after_close_it_is_not_healthy_and_refuses_to_receive(source: Source) -> None:
+    receiver = source.open()
+    before = receiver.healthy
+    receiver.close()
+    assert (before, receiver.healthy) == (True, False)
+    with pytest.raises(Closed):
+        receiver.recv(1)

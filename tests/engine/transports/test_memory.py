@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock import Record
-from penstock.engine import Keep, MemoryTransport, WorkBatch
+from penstock.engine import MemoryTransport, WorkBatch
 from penstock.errors import Closed, InvalidInput
 from penstock.records import values_to_arrow
 from tests.engine.doubles import values
@@ -76,20 +76,6 @@ def test_a_rewind_wakes_a_receive_that_waits() -> None:
     assert values(receiving.result().records) == [b"a"]
 
 
-def test_after_a_filter_raised_the_records_come_again() -> None:
-    fails = iter([False, True])
-
-    def judge(record: Record) -> type[Keep]:
-        if next(fails, False):
-            raise LookupError
-        return Keep
-
-    transport = holding(b"a", b"b", filters=[judge])
-    with pytest.raises(LookupError):
-        transport.recv(9)
-    assert values(transport.recv(9).records) == [b"a", b"b"]
-
-
 def test_what_is_committed_is_released() -> None:
     payload = bytes(1000)
     before = sys.getrefcount(payload)
@@ -122,21 +108,6 @@ def test_close_ends_a_receive_that_waits(transport: MemoryTransport) -> None:
     transport.close()
     with pytest.raises(Closed):
         receiving.result()
-
-
-def test_it_is_healthy_until_it_is_closed() -> None:
-    with MemoryTransport() as transport:
-        before = transport.healthy
-    assert (before, transport.healthy) == (True, False)
-
-
-@pytest.mark.parametrize(
-    ("limits", "field"),
-    [((0,), "max_records"), ((1.5,), "max_records"), ((1, -1), "max_bytes"), ((1, None, -1), "timeout")],
-)
-def test_a_limit_that_is_none_is_refused(transport: MemoryTransport, limits: Any, field: str) -> None:
-    with pytest.raises(InvalidInput, match=field):
-        transport.recv(*limits)
 
 
 def test_threads_that_receive_side_by_side_get_everything_once() -> None:

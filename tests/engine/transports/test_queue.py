@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import DurableEvent, DurableEventQueue, Record
-from penstock.engine import BatchEngine, DeadLetter, Drop, EngineConfig, Keep, QueueReceiver
+from penstock.engine import BatchEngine, EngineConfig, QueueReceiver
 from penstock.engine.transports import queue as module
 from penstock.errors import Closed, CommitFailed, InvalidInput, ReceiveFailed, StorageError
 from penstock.queue.database import Database
@@ -55,7 +55,7 @@ def test_what_was_nacked_comes_in_its_place(queue: DurableEventQueue[bytes]) -> 
     assert ids(queue.poll_bytes(10)) == [0, 2]
 
 
-def test_no_more_are_taken_than_the_limit(queue: DurableEventQueue[bytes]) -> None:
+def test_no_more_come_than_the_limit(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"a", b"b", b"c"])
     assert [ids(queue.poll_bytes(2)), ids(queue.poll_bytes(2))] == [[0, 1], [2]]
 
@@ -66,18 +66,18 @@ def test_it_stops_before_passing_the_limit_in_bytes(queue: DurableEventQueue[byt
 
 
 @pytest.mark.parametrize("most", [0, 1, 3])
-def test_one_larger_than_the_limit_is_taken_alone(queue: DurableEventQueue[bytes], most: int) -> None:
+def test_one_larger_than_the_limit_comes_alone(queue: DurableEventQueue[bytes], most: int) -> None:
     queue.push_many([b"aaaa", b"b"])
     assert ids(queue.poll_bytes(9, most)) == [0]
 
 
-def test_what_is_left_over_is_ready(queue: DurableEventQueue[bytes]) -> None:
+def test_what_a_poll_did_not_return_is_ready(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"aa", b"bb", b"c"])
     queue.poll_bytes(9, 3)
     assert queue.ready_len() == 2
 
 
-def test_what_was_taken_is_in_flight(queue: DurableEventQueue[bytes]) -> None:
+def test_what_a_poll_returned_is_in_flight(queue: DurableEventQueue[bytes]) -> None:
     queue.push_many([b"a", b"b"])
     queue.poll_bytes(2)
     assert (queue.pop(), len(queue)) == (None, 2)
@@ -119,7 +119,7 @@ def test_the_codec_is_not_asked(place: Place) -> None:
     assert (queue.poll_bytes(9), codec.decoded) == ([DurableEvent(0, b"text")], 0)
 
 
-def test_bytes_that_the_codec_could_not_read_are_taken_as_they_are(place: Place) -> None:
+def test_bytes_that_the_codec_could_not_read_come_as_they_are(place: Place) -> None:
     place.holding(b"\xff\xfe")
     assert place.open(codec=CountingCodec()).poll_bytes(9) == [DurableEvent(0, b"\xff\xfe")]
 
@@ -139,7 +139,7 @@ def test_keys_that_are_no_ids_alone_are_nothing(place: Place) -> None:
     assert place.open().poll_bytes(9, timeout=0) == []
 
 
-def test_nothing_is_taken_when_it_raises(queue: DurableEventQueue[bytes]) -> None:
+def test_when_a_poll_raises_all_events_are_ready(queue: DurableEventQueue[bytes]) -> None:
     class Failing(list[DurableEvent[bytes]]):
         def append(self, event: DurableEvent[bytes]) -> None:
             if event.id == 1200:
@@ -171,7 +171,7 @@ def test_an_event_that_cannot_be_read_does_not_hold_up_those_before_it(
 @pytest.mark.parametrize(
     ("limits", "field"), [((0,), "max_events"), ((True,), "max_events"), ((1, None, -1), "timeout")]
 )
-def test_a_limit_of_a_poll_that_is_none_is_refused(queue: DurableEventQueue[bytes], limits: Any, field: str) -> None:
+def test_a_limit_of_a_poll_out_of_range_is_refused(queue: DurableEventQueue[bytes], limits: Any, field: str) -> None:
     with pytest.raises(InvalidInput, match=field):
         queue.poll_bytes(*limits)
 
@@ -315,43 +315,12 @@ def test_close_again_and_close_after_the_queue_do_nothing(one: DurableEventQueue
     assert not receiver.healthy
 
 
-def test_after_close_it_refuses_to_receive(one: DurableEventQueue[bytes]) -> None:
-    receiver = QueueReceiver(one)
-    receiver.close()
-    with pytest.raises(Closed):
-        receiver.recv(1)
-
-
 @pytest.mark.parametrize("closed", ["receiver", "queue"])
 def test_it_is_healthy_while_it_and_its_queue_are_open(one: DurableEventQueue[bytes], closed: str) -> None:
     receiver = QueueReceiver(one)
     before = receiver.healthy
     (receiver if closed == "receiver" else one).close()
     assert (before, receiver.healthy) == (True, False)
-
-
-def test_filters_drop_and_set_aside_and_the_tokens_stay(one: DurableEventQueue[bytes]) -> None:
-    one.push_many([b"keep", b"drop", b"dead"])
-    letter = DeadLetter(b"dead", "bad", stage="recv")
-    verdicts: dict[bytes, Any] = {b"keep": Keep, b"drop": Drop, b"dead": letter}
-    batch = QueueReceiver(one, filters=[lambda record: verdicts[record.value]]).recv(9)
-    assert (values(batch.records), batch.filtered, batch.dead_letters, batch.commit_tokens) == (
-        [b"keep"],
-        1,
-        (letter,),
-        (0, 1, 2),
-    )
-
-
-def test_after_a_filter_raised_all_events_are_ready(one: DurableEventQueue[bytes]) -> None:
-    one.push_many([b"a", b"b"])
-
-    def refuse(record: Record) -> type[Keep]:
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        QueueReceiver(one, filters=[refuse]).recv(9)
-    assert one.ready_len() == 2
 
 
 def test_a_block_has_no_more_bytes_than_a_column_holds(
@@ -393,11 +362,3 @@ def test_an_ack_that_the_disk_refuses_fails_the_commit_and_the_event_comes_again
 def test_what_is_no_durable_queue_is_refused(what: Any) -> None:
     with pytest.raises(InvalidInput, match="takes an open DurableEventQueue"):
         QueueReceiver(what)
-
-
-@pytest.mark.parametrize(
-    ("limits", "field"), [((0,), "max_records"), ((1, -1), "max_bytes"), ((1, None, -1), "timeout")]
-)
-def test_a_limit_that_is_none_is_refused(one: DurableEventQueue[bytes], limits: Any, field: str) -> None:
-    with pytest.raises(InvalidInput, match=field):
-        QueueReceiver(one).recv(*limits)
