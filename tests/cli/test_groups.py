@@ -85,8 +85,7 @@ def test_a_group_that_is_dropped_is_gone_and_its_consumer_is_fenced(tmp_path: Pa
 def test_the_last_group_is_dropped_only_by_force(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     refused = here("groups", "drop", str(tmp_path), "default")
-    assert (refused.status, refused.out, refused.err.count("\n")) == (1, "", 1)
-    assert refused.err.startswith("penstock: 'default' is the last group of ")
+    assert refused.is_error("'default' is the last group of ")
     assert acked(tmp_path) == {"default": -1}
     assert here("groups", "drop", str(tmp_path), "default", "--force").status == 0
     assert acked(tmp_path) == {}
@@ -109,8 +108,7 @@ def test_a_mistake_is_one_line_and_status_1(tmp_path: Path, here: Here, words: l
     fill(tmp_path)
     before = Manifest.read(tmp_path)
     answer = here("groups", *(word.format(tmp_path) for word in words))
-    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
-    assert answer.err.startswith(f"penstock: {complaint}")
+    assert answer.is_error(f"{complaint}")
     assert Manifest.read(tmp_path) == before
 
 
@@ -126,7 +124,7 @@ def test_version_1_has_no_groups_to_change_and_says_what_to_do(tmp_path: Path, h
     fill(tmp_path, manifest_format="opendata")
     verb, *rest = words
     answer = here("groups", verb, str(tmp_path), *rest)
-    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert answer.is_error()
     assert "version 1" in answer.err
     assert "`penstock manifest upgrade`" in answer.err
 
@@ -165,8 +163,7 @@ def test_a_group_can_be_made_before_its_buffer_and_that_is_said(tmp_path: Path, 
 
 def test_a_new_buffer_needs_no_group_default_and_none_is_made(tmp_path: Path, here: Here) -> None:
     answer = here("groups", "create", str(tmp_path / "new"), "default")
-    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
-    assert answer.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
+    assert answer.is_error("there is no manifest 'ingest/manifest' in ")
     assert answer.err.endswith(", and a new buffer has the group 'default' by itself\n")
     assert not (tmp_path / "new").exists()
 

@@ -20,7 +20,7 @@ from penstock.buffer import Manifest
 from penstock.errors import StorageError
 from penstock.storage import LocalStore
 from penstock.storage.object_store import Data
-from tests.support.command import Here
+from tests.support.command import Here, storage_options
 from tests.support.processes import PATIENCE
 from tests.support.servers import BUCKET, S3Server
 from tests.support.waiting import Background
@@ -121,9 +121,7 @@ def test_compression_makes_data_objects_smaller(tmp_path: Path, produce: Produce
 
 def test_storage_options_reach_the_store(s3_server: S3Server, fresh_name: str, produce: Produce) -> None:
     where = f"s3://{BUCKET}/{fresh_name}"
-    options = [f"{name}={str(value).lower()}" for name, value in s3_server.options.items()]
-    words = [word for option in options for word in ("-o", option)]
-    answer = produce(b"a\nb", where, *words)
+    answer = produce(b"a\nb", where, *storage_options(s3_server.options))
     assert answer == (0, "produced 2 events, 2 bytes, sequences 0 to 0\n", "")
     assert [record.value for record in peek(open_store(where, **s3_server.options))] == [b"a", b"b"]
 

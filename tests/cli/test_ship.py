@@ -60,9 +60,7 @@ def test_a_folder_of_queues_is_shipped(tmp_path: Path, here: Here) -> None:
 @pytest.mark.parametrize("more", [(), ("--until-idle",)])
 def test_where_no_queue_is_that_is_said_in_one_line(tmp_path: Path, more: tuple[str, ...], here: Here) -> None:
     done = here("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), *more)
-    assert (done.status, done.out) == (1, "")
-    assert done.err.startswith(f"penstock: there is no durable queue in {tmp_path / 'nothing'}")
-    assert done.err.count("\n") == 1
+    assert done.is_error(f"there is no durable queue in {tmp_path / 'nothing'}")
 
 
 def test_a_queue_that_is_open_is_said_to_be_in_one_line(tmp_path: Path) -> None:

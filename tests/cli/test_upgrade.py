@@ -55,9 +55,7 @@ def test_another_manifest_path_is_upgraded_when_it_is_given(tmp_path: Path, here
 
 def test_where_no_manifest_is_that_is_one_line_and_none_is_made(tmp_path: Path, here: Here) -> None:
     answer = here("manifest", "upgrade", str(tmp_path / "typo"))
-    assert (answer.status, answer.out) == (1, "")
-    assert answer.err.startswith("penstock: there is no manifest 'ingest/manifest' in ")
-    assert answer.err.count("\n") == 1
+    assert answer.is_error("there is no manifest 'ingest/manifest' in ")
     assert not (tmp_path / "typo").exists()
 
 
@@ -65,7 +63,7 @@ def test_what_is_no_manifest_is_one_line_and_stays_as_it_is(tmp_path: Path, here
     (tmp_path / "ingest").mkdir()
     (tmp_path / "ingest" / "manifest").write_bytes(b"not a manifest at all, though long enough")
     answer = here("manifest", "upgrade", str(tmp_path))
-    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert answer.is_error()
     assert (tmp_path / "ingest" / "manifest").read_bytes() == b"not a manifest at all, though long enough"
 
 

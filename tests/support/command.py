@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
@@ -45,6 +45,16 @@ class Answer:
     @property
     def out(self) -> str:
         return self.raw.decode()
+
+    def is_error(self, beginning: str = "") -> bool:
+        """Whether the command failed with one line that begins so, and printed nothing else."""
+        is_one_line = self.err.count("\n") == 1 and self.err.endswith("\n")
+        return self.status == 1 and not self.raw and is_one_line and self.err.startswith(f"penstock: {beginning}")
+
+
+def storage_options(options: Mapping[str, object]) -> list[str]:
+    """The options of a store as they are typed."""
+    return [word for name, value in options.items() for word in ("-o", f"{name}={str(value).lower()}")]
 
 
 class Here:

@@ -87,25 +87,11 @@ class SegmentCatalog(Closing):
         self._subscription = log.subscribe([])
         backoff = Backoff(first_retry_after, _LONGEST_RETRY_SECONDS)
         me = weakref.ref(self)
-        self._threads = [
-            threading.Thread(
-                target=_apply_records,
-                args=(me, self._subscription, self._stop, backoff),
-                name="penstock-catalog-apply",
-                daemon=True,
-            )
-        ]
+        self._threads = [_start("penstock-catalog-apply", _apply_records, me, self._subscription, self._stop, backoff)]
         if self._files is not None:
             self._threads.append(
-                threading.Thread(
-                    target=_write_snapshots,
-                    args=(me, self._stop, snapshot_interval),
-                    name="penstock-catalog-snapshots",
-                    daemon=True,
-                )
+                _start("penstock-catalog-snapshots", _write_snapshots, me, self._stop, snapshot_interval)
             )
-        for thread in self._threads:
-            thread.start()
         close_at_exit(self)
 
     def __repr__(self) -> str:
@@ -321,6 +307,12 @@ class SegmentCatalog(Closing):
         self._check_process()
         if self._why_ended is not None:
             raise Closed(self._why_ended)
+
+
+def _start(name: str, target: Callable[..., None], *args: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _apply_records(
