@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from prometheus_client import REGISTRY
@@ -15,7 +16,7 @@ from penstock.metalog.object.format import decode
 from penstock.storage import MemoryStore
 from tests.metalog.object.stores import Clock, WatchedStore, objects_of, plant, read_all
 from tests.support.processes import PATIENCE
-from tests.support.waiting import A_WHILE, Background, Gate
+from tests.support.waiting import A_WHILE, Background, Gate, wait_for_waiting_threads
 
 
 def held_up(store: WatchedStore) -> Gate:
@@ -82,33 +83,30 @@ def test_sixty_four_threads_share_objects(store: WatchedStore, log: ObjectMetada
     assert sorted(offset for offset, _ in published) == list(range(3_200))
 
 
-def test_a_shared_object_has_at_most_a_mebibyte(store: WatchedStore, log: ObjectMetadataLog) -> None:
-    counting = threading.Condition()
-    calls = ended = 0
+@pytest.mark.parametrize(
+    ("sizes", "objects"),
+    [
+        ([400_000, 400_000, 400_000], [2, 1]),
+        ([100, 1 << 20, 100], [1, 1, 1]),
+        ([3 << 20, 100, 100], [1, 2]),
+        ([(1 << 20) - 68], [1]),
+    ],
+)
+def test_a_shared_object_has_at_most_a_mebibyte(
+    sizes: list[int], objects: list[int], store: WatchedStore, log: ObjectMetadataLog
+) -> None:
+    gate = held_up(store)
+    publishing = [Background(partial(log.publish, 0, b"first"))]
+    gate.wait_for_somebody()
+    for at, size in enumerate(sizes):
+        publishing.append(Background(partial(log.publish, 0, bytes(size))))
+        wait_for_waiting_threads(at + 1)
+    gate.open()
+    assert [one.result() for one in publishing] == list(range(len(sizes) + 1))
 
-    def wait_for_others(operation: str, path: str) -> None:
-        if operation == "put_if_absent":
-            with counting:
-                counting.wait_for(lambda: calls - ended >= min(8, 80 - ended), PATIENCE)
-
-    def publish(size: int) -> None:
-        nonlocal calls, ended
-        with counting:
-            calls += 1
-            counting.notify_all()
-        log.publish(0, bytes(size))
-        with counting:
-            ended += 1
-
-    store.before = wait_for_others
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(publish, [300_000, 300_000, 2 << 20, 300_000] * 20))
-
-    objects = [store.get(f"0/{name}").data for name in objects_of(store)]
-    counts = [len(decode(data).payloads) for data in objects]
-    assert sum(counts) == 80
-    assert max(counts) in (2, 3), "three payloads of 300,000 bytes fit in a mebibyte"
-    assert all(len(data) <= 1 << 20 or count == 1 for data, count in zip(objects, counts, strict=True))
+    data = [store.get(f"0/{name}").data for name in objects_of(store)[1:]]
+    assert [len(decode(one).payloads) for one in data] == objects
+    assert all(len(one) <= 1 << 20 or len(decode(one).payloads) == 1 for one in data)
 
 
 def test_partitions_do_not_wait_for_each_other(store: WatchedStore) -> None:
