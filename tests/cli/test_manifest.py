@@ -80,18 +80,6 @@ def test_a_manifests_own_file_is_dumped(tmp_path: Path, shape: str, here: Here) 
     assert (done.status, json.loads(done.out)) == (0, expected(location))
 
 
-@pytest.mark.parametrize("below", ["", "/ingest/manifest"])
-def test_a_bucket_is_dumped_by_its_url_or_by_the_manifests(
-    s3_server: S3Server, fresh_name: str, below: str, here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, location = fill(open_store(f"s3://{BUCKET}/{fresh_name}", **s3_server.options))
-    for name, value in s3_server.options.items():
-        monkeypatch.setenv(f"AWS_{name.upper()}", str(value))
-    done = here("manifest", "dump", f"s3://{BUCKET}/{fresh_name}{below}")
-    assert done.status == 0, done.err
-    assert json.loads(done.out) == expected(location)
-
-
 def test_another_manifest_path_is_dumped_when_it_is_given(tmp_path: Path, here: Here) -> None:
     _, location = fill(tmp_path, "orders/manifest")
     done = here("manifest", "dump", str(tmp_path), "--path", "orders/manifest")
@@ -200,7 +188,9 @@ def test_a_manifest_that_was_copied_whole_is_dumped_and_nothing_is_made_beside_i
 
 
 @pytest.mark.parametrize("below", ["", "/ingest/manifest"])
-def test_storage_options_reach_the_store(s3_server: S3Server, fresh_name: str, here: Here, below: str) -> None:
+def test_a_bucket_is_dumped_by_its_url_or_by_the_manifests(
+    s3_server: S3Server, fresh_name: str, here: Here, below: str
+) -> None:
     where = f"s3://{BUCKET}/{fresh_name}"
     _, location = fill(open_store(where, **s3_server.options))
     done = here("manifest", "dump", f"{where}{below}", *storage_options(s3_server.options))
