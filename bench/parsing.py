@@ -12,10 +12,13 @@ import msgspec
 import pyarrow as pa
 
 from bench.side_by_side import Contest, show
-from penstock.engine.parsing.block_parser import ParseFormat, parse_values
+from penstock.engine import ParseFormat, parse_as
+from penstock.engine.parsing.parser import parse_inferred, parse_objects
 
 EVENTS = 200_000
 BAD = 1000  # one event in so many does not parse
+KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "kind": pa.string(), "at": pa.timestamp("us", tz="UTC")}
+SCHEMA = pa.schema(KINDS)
 
 
 def events(count: int) -> list[dict[str, Any]]:
@@ -41,17 +44,21 @@ def into_columns(values: list[bytes], form: ParseFormat) -> Callable[[int], obje
     column = pa.array(values, pa.binary())
 
     def work(count: int) -> object:
-        parsed = parse_values(column, form)
-        batch, misfits = parsed.columns()
-        assert batch.num_rows + len(parsed.errors) + len(misfits) == count
-        return batch
+        parsed = parse_inferred(column, form)
+        assert parsed.batch.num_rows + len(parsed.errors) == count
+        return parsed.batch
 
     return work
 
 
+def into_typed_columns(values: list[bytes], form: ParseFormat) -> Callable[[int], object]:
+    column = pa.array(values, pa.binary())
+    return lambda _: parse_as(column, SCHEMA, form)
+
+
 def into_objects(values: list[bytes], form: ParseFormat) -> Callable[[int], object]:
     column = pa.array(values, pa.binary())
-    return lambda _: parse_values(column, form).objects
+    return lambda _: parse_objects(column, form).objects
 
 
 def one_by_one(values: list[bytes], decode: Callable[[bytes], object]) -> Callable[[int], object]:
@@ -90,6 +97,11 @@ def run() -> None:
                     "msgspec.json.decode, each": one_by_one(texts, msgspec.json.decode),
                 },
                 rounds=11,
+            ),
+            Contest(
+                "JSON into columns of given types",
+                EVENTS,
+                {"Penstock": into_typed_columns(texts, ParseFormat.JSON), "json.loads, each": loop},
             ),
             Contest(
                 "JSON into objects",

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from penstock.engine.dead_letters import DeadLetter, DlqPolicy
     from penstock.engine.delivery import Delivery as Delivery
     from penstock.engine.delivery import wait_for_delivery as wait_for_delivery
-    from penstock.engine.parsing.block_parser import ParseFormat as ParseFormat
     from penstock.engine.parsing.column_functions import (
         ERROR as ERROR,
     )
@@ -33,8 +32,10 @@ if TYPE_CHECKING:
         set_apart as set_apart,
     )
     from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
-    from penstock.engine.parsing.typed_columns import check_columns as check_columns
-    from penstock.engine.parsing.typed_columns import parse_as as parse_as
+    from penstock.engine.parsing.parser import check_columns as check_columns
+    from penstock.engine.parsing.parser import infer_schema as infer_schema
+    from penstock.engine.parsing.parser import parse_as as parse_as
+    from penstock.engine.parsing.payload_format import ParseFormat as ParseFormat
     from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
     from penstock.engine.regulation.gate import Admit, InboundGate
     from penstock.engine.regulation.guard import MemoryGuard
@@ -62,7 +63,6 @@ else:
             "penstock.engine.block_loop": ("CommitMode",),
             "penstock.engine.dead_letters": ("DeadLetter", "DlqPolicy"),
             "penstock.engine.delivery": ("Delivery", "wait_for_delivery"),
-            "penstock.engine.parsing.block_parser": ("ParseFormat",),
             "penstock.engine.parsing.column_functions": (
                 "ColumnFunction",
                 "ERROR",
@@ -71,7 +71,8 @@ else:
                 "set_apart",
             ),
             "penstock.engine.parsing.parsed_batch": ("ParseErrorAction", "ParsedBatch"),
-            "penstock.engine.parsing.typed_columns": ("check_columns", "parse_as"),
+            "penstock.engine.parsing.parser": ("check_columns", "infer_schema", "parse_as"),
+            "penstock.engine.parsing.payload_format": ("ParseFormat",),
             "penstock.engine.regulation.budget": ("ByteBudget", "ByteBudgetConfig"),
             "penstock.engine.regulation.gate": ("Admit", "InboundGate"),
             "penstock.engine.regulation.guard": ("MemoryGuard",),

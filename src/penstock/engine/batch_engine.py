@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from penstock.core import as_word, check_config, check_seconds, check_whole, current, refuse_in_child
 from penstock.engine.block_loop import BlockLoop, CommitMode, Process, Sink
 from penstock.engine.dead_letters import DlqPolicy
-from penstock.engine.parsing.block_parser import ParseFormat
 from penstock.engine.parsing.parsed_batch import ParseErrorAction
+from penstock.engine.parsing.payload_format import ParseFormat
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
 from penstock.engine.stats import EngineStats, Tally

@@ -12,8 +12,8 @@ from penstock import metrics
 from penstock.core import current, get_logger
 from penstock.engine.dead_letters import DeadLetter, DlqPolicy
 from penstock.engine.delivery import Delivery, close_if_coroutine, wait_for_delivery
-from penstock.engine.parsing.block_parser import ParseFormat
 from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
+from penstock.engine.parsing.payload_format import ParseFormat
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.inbound import Inbound
 from penstock.engine.regulation.self_regulation import Governor

@@ -11,8 +11,16 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock import Record
-from penstock.engine import BatchEngine, DeadLetter, DlqPolicy, EngineConfig, MemoryTransport, WorkBatch, columns
-from penstock.engine.parsing.parsed_batch import ParsedBatch
+from penstock.engine import (
+    BatchEngine,
+    DeadLetter,
+    DlqPolicy,
+    EngineConfig,
+    MemoryTransport,
+    ParsedBatch,
+    WorkBatch,
+    columns,
+)
 from penstock.errors import InvalidInput, ParseFailed, ProcessFailed
 from tests.engine.doubles import Route, Sink, looking
 

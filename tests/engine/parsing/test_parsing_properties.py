@@ -1,3 +1,5 @@
+"""Whatever the bytes are, the parser agrees with a model."""
+
 from __future__ import annotations
 
 import json
@@ -5,13 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.parsing import json_columns, json_values, msgpack_values
-from penstock.engine.parsing.block_parser import ParseFormat
-from tests.engine.parsing.models import parse, parse_slowly, verify
+from penstock.engine import ParseFormat, parse_as
+from penstock.engine.parsing.column_kinds import ColumnKinds
+from penstock.engine.parsing.parser import parse_objects
+from tests.engine.parsing.models import column, inferred, verify
 
 NAMES = st.one_of(st.sampled_from(["id", "at", "name", "a b", ""]), st.text(st.characters(codec="utf-8"), max_size=5))
 TIMES = st.sampled_from(["2026-01-01", "2026-01-01T00:00:00Z", "12:00"])
@@ -105,23 +107,6 @@ def test_msgpack_agrees_with_the_model_whatever_the_bytes_are(values: list[bytes
     verify([value for value in values if has_no_extension(value)], ParseFormat.MSGPACK)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(values=blocks(JSON_TIDY, JSON_TEXTS, JSON_PIECES))
-def test_a_block_that_is_read_in_pieces_gives_the_same(values: list[bytes]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_columns, "_HEAD", 64)
-        patch.setattr(json_columns, "_PIECE", 256)
-        verify(values, ParseFormat.JSON)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(values=blocks(JSON_TIDY, JSON_TEXTS, JSON_PIECES))
-def test_a_block_that_is_too_large_to_be_joined_gives_the_same(values: list[bytes]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_values, "_JOINABLE", 100)
-        verify(values, ParseFormat.JSON)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TIDY_ROWS, max_size=60), st.sets(st.integers(1, 59)), st.sampled_from(ParseFormat))
 def test_exactly_the_rows_of_another_kind_do_not_fit(
@@ -130,33 +115,25 @@ def test_exactly_the_rows_of_another_kind_do_not_fit(
     odd = {at for at in positions if at < len(rows)}
     mixed = [{"id": "text"} if at in odd else row for at, row in enumerate(rows)]
     write = msgspec.json.encode if form is ParseFormat.JSON else msgspec.msgpack.encode
-    batch, misfits = parse([write(row) for row in mixed], form).columns()
-    assert {misfit.index for misfit in misfits} == odd
-    assert batch.num_rows == len(rows) - len(odd)
+    assert {error.index for error in inferred([write(row) for row in mixed], form).errors} == odd
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    rows=st.lists(st.one_of(*[FITTING_ROWS] * 8, ODD_ROWS), max_size=40),
+    rows=st.lists(st.one_of(*[FITTING_ROWS] * 8, ODD_ROWS), min_size=1, max_size=40),
     bad=st.sets(st.integers(0, 39), max_size=3),
-    group=st.sampled_from([1, 3, 7, 100]),
-    head=st.sampled_from([0, 1, 5]),
-    structs=st.sampled_from([2, 100]),
+    repeated=st.sampled_from([0, 300]),
 )
-def test_msgpack_gives_the_same_columns_by_the_quick_way(
-    rows: list[dict[str, Any]], bad: set[int], group: int, head: int, structs: int
+def test_a_schema_that_grows_late_is_the_one_that_every_row_in_turn_gives(
+    rows: list[dict[str, Any]], bad: set[int], repeated: int
 ) -> None:
-    values = [b"\xc1" if at in bad else msgspec.msgpack.encode(row) for at, row in enumerate(rows)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(msgpack_values, "_GROUP", group)
-        patch.setattr(msgpack_values, "_HEAD", head)
-        patch.setattr(msgpack_values, "_MOST_STRUCTS", structs)
-        parsed = parse(values, ParseFormat.MSGPACK)
-    batch, misfits = parsed.columns()
-    batch.validate(full=True)
-    slow = parse_slowly(values)
-    expected, expected_misfits = slow.columns()
-    assert batch.schema == expected.schema
-    assert repr(batch.to_pylist()) == repr(expected.to_pylist())  # NaN is not equal to itself
-    assert misfits == expected_misfits
-    assert (parsed.errors, repr(parsed.objects)) == (slow.errors, repr(slow.objects))
+    packed = [b"\xc1" if at in bad else msgspec.msgpack.encode(row) for at, row in enumerate(rows)]
+    values = packed[:1] * repeated + packed  # the first rows are those that a schema is tried with
+    parsed = inferred(values, ParseFormat.MSGPACK)
+    kinds = ColumnKinds(4_000)
+    for row in parse_objects(column(values), ParseFormat.MSGPACK).objects:
+        kinds.learn(row)
+    assert parsed.batch.schema == kinds.schema
+    again = parse_as(column(values), kinds.schema, ParseFormat.MSGPACK)
+    cells = dict(zip(again.good, again.batch.to_pylist(), strict=True))
+    assert repr([cells[row] for row in parsed.good]) == repr(parsed.batch.to_pylist())  # NaN is not equal to itself

@@ -1,10 +1,11 @@
+"""Payloads in columns whose types are given: what goes into each type, and what does not."""
+
 from __future__ import annotations
 
 import base64
 import json
 import math
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,11 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.parsing import typed_columns, typed_json, typed_rows
-from penstock.engine.parsing.block_parser import ParseFormat
-from penstock.engine.parsing.typed_columns import TypedColumns, check_columns, parse_as
+from penstock.engine import ParseFormat, check_columns, parse_as
 from penstock.errors import InvalidInput
-from tests.engine.parsing.models import Bad, expected
+from tests.engine.parsing.models import Bad, every_way, expected, typed
 
 UTC_TIME: pa.DataType = pa.timestamp("us", tz="UTC")
 _KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "event": pa.string(), "at": UTC_TIME}
@@ -28,94 +27,30 @@ JSON, MSGPACK = ParseFormat.JSON, ParseFormat.MSGPACK
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def parse(values: list[bytes], schema: pa.Schema, form: ParseFormat = JSON) -> TypedColumns:
-    """The values as a slice with an offset; and what holds for every result."""
-    column = pa.array([b'{"before":', *values, b"}"], pa.binary()).slice(1, len(values))
-    parsed = parse_as(column, form, schema)
-    parsed.batch.validate(full=True)
-    assert parsed.batch.schema.equals(schema, check_metadata=True)
-    assert len(parsed.good) == parsed.batch.num_rows
-    wrong = [error.index for error in parsed.errors]
-    assert sorted([*parsed.good, *wrong]) == list(range(len(values)))
-    assert list(parsed.good) == sorted(parsed.good)
-    assert wrong == sorted(wrong)
-    assert isinstance(parsed.good, range) == (not wrong)
-    assert all(error.reason.startswith("parse error: ") and len(error.reason) < 300 for error in parsed.errors)
-    return parsed
-
-
 def in_column(text: str, kind: pa.DataType, form: ParseFormat = JSON) -> Any:
     """What one value, written in JSON, is in a column of this type; the reason if it is refused."""
     payload = b'{"a": %b}' % text.encode()
     if form == MSGPACK:
         payload = msgspec.msgpack.encode(msgspec.json.decode(payload))
-    ways = []
-    for way in all_ways():
-        with way:
-            parsed = parse([payload], pa.schema([("a", kind)]), form)
-            ways.append([error.reason for error in parsed.errors] or parsed.batch.to_pylist())
-    assert all(repr(way) == repr(ways[0]) for way in ways), ways
-    found = ways[0][0]
-    return found["a"] if isinstance(found, dict) else found
-
-
-def all_ways() -> Iterator[Any]:
-    """Contexts in which rows are read the quickest way that takes them, by structs, and one by one."""
-    for way in range(3):
-        patch = pytest.MonkeyPatch.context()
-        yield _Way(patch, way)
-
-
-class _Way:
-    def __init__(self, patch: Any, way: int) -> None:
-        self._patch = patch
-        self._way = way
-
-    def __enter__(self) -> None:
-        patch = self._patch.__enter__()
-        if self._way > 0:
-            patch.setattr(typed_columns, "can_read", lambda _: False)
-        if self._way > 1:
-            patch.setattr(typed_rows, "_may_be_decoded", lambda *_: False)
-
-    def __exit__(self, *exc: Any) -> None:
-        self._patch.__exit__(*exc)
+    rows, errors = every_way([payload], pa.schema([("a", kind)]), form)
+    return errors[0] if errors else rows[0]["a"]
 
 
 def refused(text: str, kind: pa.DataType, form: ParseFormat = JSON) -> bool:
     found = in_column(text, kind, form)
-    return isinstance(found, str) and found.startswith("parse error: the field 'a")
+    return isinstance(found, str) and found.startswith("the field 'a")
 
 
 def test_payloads_become_the_columns_of_the_schema() -> None:
-    parsed = parse([b'{"at": "2026-01-01T12:00:00Z", "id": 7, "event": "click"}', b" {} "], EVENTS)
-    assert parsed.batch.to_pylist() == [
-        {"id": 7, "event": "click", "at": NOON},
-        {"id": None, "event": None, "at": None},
-    ]
-    assert parsed.good == range(2)
-
-
-def test_no_payloads_are_columns_without_rows() -> None:
-    assert parse([], EVENTS).batch.num_rows == 0
-    assert parse([], EVENTS).good == range(0)
-
-
-def test_without_columns_rows_are_still_counted() -> None:
-    for form, good in ((JSON, b'{"a": 1}'), (MSGPACK, b"\x81\xa1a\x01")):
-        parsed = parse([good, b"\xc1", good], pa.schema([]), form)
-        assert (parsed.batch.num_rows, list(parsed.good)) == (2, [0, 2])
-
-
-def test_a_null_payload_is_an_error() -> None:
-    parsed = parse_as(pa.array([b'{"id": 1}', None], pa.binary()), JSON, EVENTS)
-    assert [error.index for error in parsed.errors] == [1]
+    rows, errors = every_way([b'{"at": "2026-01-01T12:00:00Z", "id": 7, "event": "click"}', b" {} "], EVENTS)
+    assert rows == [{"id": 7, "event": "click", "at": NOON}, {"id": None, "event": None, "at": None}]
+    assert errors == {}
 
 
 def test_a_field_that_does_not_fit_is_named_with_what_was_found() -> None:
     schema = pa.schema([("id", pa.int64()), ("in", pa.struct([("tags", pa.list_(pa.bool_()))]))])
-    parsed = parse([b'{"id": "x"}', b'{"in": {"tags": [true, 1.5]}}', b'{"id": 9223372036854775808}'], schema)
-    assert [error.reason.removeprefix("parse error: ") for error in parsed.errors] == [
+    _, errors = every_way([b'{"id": "x"}', b'{"in": {"tags": [true, 1.5]}}', b'{"id": 9223372036854775808}'], schema)
+    assert [*errors.values()] == [
         "the field 'id' is a string here, and the column is int64",
         "the field 'in.tags[]' is a float here, and the column is bool",
         "the field 'id' is out of the range of int64",
@@ -128,12 +63,9 @@ def test_a_missing_field_that_may_not_be_null_is_an_error(form: ParseFormat) -> 
     schema = pa.schema([pa.field("id", pa.decimal128(4, 1), nullable=False), pa.field("in", inner)])
     rows: list[Any] = [{"id": 1}, {}, {"id": None}, {"id": 1, "in": {}}, {"id": 1, "in": {"x": None}}, {"id": 1.5}]
     encode = msgspec.json.encode if form == JSON else msgspec.msgpack.encode
-    for way in all_ways():
-        with way:
-            parsed = parse([encode(row) for row in rows], schema, form)
-            reasons = [error.reason.removeprefix("parse error: ") for error in parsed.errors]
-            assert list(parsed.good) == [0, 5]
-            assert reasons == ["the field 'id' is missing"] * 2 + ["the field 'in.x' is missing"] * 2
+    _, errors = every_way([encode(row) for row in rows], schema, form)
+    missing = [f"the field '{name}' is missing" for name in ("id", "id", "in.x", "in.x")]
+    assert errors == dict(zip((1, 2, 3, 4), missing, strict=True))
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.decimal128(4, 1), UTC_TIME])
@@ -141,9 +73,7 @@ def test_a_missing_field_that_may_not_be_null_is_an_error(form: ParseFormat) -> 
 def test_a_null_where_none_may_be_is_an_error_in_every_type(form: ParseFormat, kind: pa.DataType) -> None:
     encode = msgspec.json.encode if form == JSON else msgspec.msgpack.encode
     values = [encode({"id": None}), encode({}), encode({"id": "2026-01-01T12:00:00Z" if kind == UTC_TIME else 1})]
-    for way in all_ways():
-        with way:
-            assert list(parse(values, pa.schema([pa.field("id", kind, nullable=False)]), form).good) == [2]
+    assert set(every_way(values, pa.schema([pa.field("id", kind, nullable=False)]), form)[1]) == {0, 1}
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
@@ -212,7 +142,7 @@ def test_timestamps_are_iso_8601_and_in_utc_where_they_do_not_say(form: ParseFor
 
 def test_times_of_all_forms_go_together_in_a_block() -> None:
     values = [b'{"at": "%b"}' % text.encode() for text in TIMES]
-    parsed = parse(values * 500, pa.schema([("at", UTC_TIME)]))
+    parsed = typed(values * 500, pa.schema([("at", UTC_TIME)]))
     assert parsed.batch.column(0).to_pylist() == [*TIMES.values()] * 500
 
 
@@ -225,13 +155,10 @@ def test_a_timestamp_without_zone_has_no_offset() -> None:
 
 
 def test_a_timestamp_of_messagepack_is_one() -> None:
-    for way in all_ways():
-        with way:
-            values = [msgspec.msgpack.encode({"a": NOON}), msgspec.msgpack.encode({"a": "2026-01-01T12:00:00Z"})]
-            zoned = parse(values, pa.schema([("a", UTC_TIME)]), MSGPACK)
-            assert zoned.batch.column(0).to_pylist() == [NOON, NOON]
-            assert len(parse(values, pa.schema([("a", pa.timestamp("us"))]), MSGPACK).errors) == 2
-            assert len(parse(values[:1], pa.schema([("a", pa.date32())]), MSGPACK).errors) == 1
+    values = [msgspec.msgpack.encode({"a": NOON}), msgspec.msgpack.encode({"a": "2026-01-01T12:00:00Z"})]
+    assert every_way(values, pa.schema([("a", UTC_TIME)]), MSGPACK)[0] == [{"a": NOON}, {"a": NOON}]
+    assert len(every_way(values, pa.schema([("a", pa.timestamp("us"))]), MSGPACK)[1]) == 2
+    assert len(every_way(values[:1], pa.schema([("a", pa.date32())]), MSGPACK)[1]) == 1
 
 
 def test_dates_are_days() -> None:
@@ -259,7 +186,7 @@ def test_binary_is_base64_in_json_and_itself_in_messagepack() -> None:
     assert in_column('"aGk="', pa.binary()) == b"hi"
     for text in ('"aGk"', '"a b="', "1", '"\\u00e9"'):
         assert refused(text, pa.binary()), text
-    parsed = parse([msgspec.msgpack.encode({"a": b"\xff"})], pa.schema([("a", pa.binary())]), MSGPACK)
+    parsed = typed([msgspec.msgpack.encode({"a": b"\xff"})], pa.schema([("a", pa.binary())]), MSGPACK)
     assert parsed.batch.to_pylist() == [{"a": b"\xff"}]
 
 
@@ -283,37 +210,23 @@ def test_a_wrong_value_inside_costs_only_its_own_row() -> None:
         b"{}",
         b'{"a": [{}, {"at": "2026-02-30"}]}',
     ]
-    parsed = parse(values * 100, pa.schema([("a", kind)]))
+    parsed = typed(values * 100, pa.schema([("a", kind)]))
     assert [error.index for error in parsed.errors] == list(range(3, 400, 4))
 
 
-def test_of_a_key_that_is_there_twice_the_last_one_counts() -> None:
-    schema = pa.schema([("a", pa.int64()), ("b", pa.struct([("c", pa.int64())]))])
-    for way in all_ways():
-        with way:
-            parsed = parse([b'{"a": "x", "a": 2, "b": {"c": 1, "c": 3}}'], schema)
-            assert parsed.batch.to_pylist() == [{"a": 2, "b": {"c": 3}}]
-
-
-HOSTILE = [
-    *(b"[" * 100_000, b'{"x":' * 100_000, b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", b"{" * 65 + b"}" * 65),
-    *(b'{"id": 1}{"id": 2}', b'{"id": 1}\n{"id": 2}', b'{"id": 1} null {}', b'{"id": 1}\nnull\n{"id": 2}', b"null"),
-    *(b"", b" ", b"\n", b"1", b'"x"', b"true", b"[]", b"[{}]", b'{"id": 1}]\n[{"id": 2}', b'{"id": 1},{"id": 2}'),
-    *(b'{"x": "\xff"}', b'{"\xff": 1}', b'{"x": "\\ud800"}', b'{"x": "\\udc00"}', b'{"x": "\xed\xa0\x80"}'),
-    *(b'{"x": NaN}', b'{"x": Infinity}', b'{"x": -Inf}', b'{"x": [-NaN]}', b'\xef\xbb\xbf{"id": 1}', b'{"id": 1}\x00'),
-    *(b'{"x": 1,}', b'{"x": [1,]}', b'{/**/"x": 1}', b'{"x": "\x01"}', b'{"x": "\n"}', b"{'x': 1}", b'{"x": 01}'),
-    *(b'{"x": +1}', b'{"x": 1.}', b'{"x": .5}', b'{"x": "\\x"}', b'{"x": tru}', b'{"x"}', b"{", b"}", b"{}}", b"{{}}"),
-    *(b'{"id": 1, "x":' + b"[" * 64 + b"]" * 64 + b"}", b'{"x": 0x10}', b'{"x": 1} //}', b'{"id": 1}x{"id": 2}'),
-]
-
-
-@pytest.mark.parametrize("bad", HOSTILE, ids=[repr(value[:30]) for value in HOSTILE])
-def test_a_hostile_value_is_one_error_and_disturbs_no_other(bad: bytes) -> None:
-    good = [b'{"id": %d, "event": "a\\nb", "at": "2026-01-01T12:00:00Z"}' % row for row in range(20)]
-    parsed = parse([*good[:10], bad, *good[10:]], EVENTS)
-    assert [error.index for error in parsed.errors] == [10]
-    assert parsed.batch.column(0).to_pylist() == list(range(20))
-    assert parse([bad], EVENTS).batch.num_rows == 0
+def test_a_key_that_is_there_twice_is_an_error_wherever_it_goes_into_a_column() -> None:
+    inner = pa.struct([("c", pa.int64())])
+    kinds: dict[str, pa.DataType] = {
+        "a": pa.int64(),
+        "b": inner,
+        "m": pa.map_(pa.string(), pa.int64()),
+        "t": pa.string(),
+    }
+    texts = ['"a": 1, "a": 2', '"b": {"c": 1, "c": 3}', '"m": {"x": 1, "x": 1}', '"t": {"x": [{"y": 1, "y": 1}]}']
+    _, errors = every_way([b"{%b}" % text.encode() for text in texts] * 2, pa.schema(kinds))
+    assert [*errors.values()] == [f"the key '{key}' is there twice" for key in "acxy"] * 2
+    flat = [b"{%b}" % text.encode() for text in texts[:1]] * 2
+    assert len(every_way(flat, pa.schema([("a", pa.decimal128(9, 2))]))[1]) == 2
 
 
 def test_what_only_looks_hostile_is_not() -> None:
@@ -326,41 +239,22 @@ def test_what_only_looks_hostile_is_not() -> None:
         b'\t{"id": 1}\r\n',
         b'{"x": 1e999, "id": 1}',
     ]
-    assert parse([deep, wide, *odd], EVENTS).batch.column(0).to_pylist() == [1] * 7
+    assert typed([deep, wide, *odd], EVENTS).batch.column(0).to_pylist() == [1] * 7
 
 
-def test_bad_rows_in_many_pieces_are_counted_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed_columns, "_PIECE", 8)
-    monkeypatch.setattr(typed_columns, "GROUP", 3)
-    values = [b'{"id": %d}' % row for row in range(100)]
-    wrong = {2: b"x", 17: b'{"id": "x"}', 20: b"", 21: b'{"at": "x"}', 99: b"null"}
-    parsed = parse([wrong.get(row, value) for row, value in enumerate(values)], EVENTS)
+@pytest.mark.parametrize("form", ParseFormat)
+def test_bad_rows_of_a_large_block_are_counted_from_the_start(form: ParseFormat) -> None:
+    encode = msgspec.json.encode if form is JSON else msgspec.msgpack.encode
+    values = [encode({"id": row}) for row in range(70_000)]
+    wrong = {2: b"", 2_047: encode({"id": "x"}), 2_048: b"\xc1", 65_535: encode({"at": "x"}), 69_999: b"\xc0"}
+    parsed = typed([wrong.get(row, value) for row, value in enumerate(values)], EVENTS, form)
     assert [error.index for error in parsed.errors] == sorted(wrong)
     assert parsed.batch.column(0).to_pylist() == list(parsed.good)
 
 
-def test_a_few_large_payloads_are_read_in_pieces_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    read = typed_json.read_piece
-
-    def watched(piece: pa.Array[Any], fields: Any) -> Any:
-        seen.append(len(piece))
-        return read(piece, fields)
-
-    monkeypatch.setattr(typed_columns, "_PIECE_BYTES", 4 << 20)
-    monkeypatch.setattr(typed_columns, "read_piece", watched)
-    values = [b'{"event": "%b", "id": %d}' % (b"x" * (2 << 20), row) for row in range(4)]
-    assert parse(values, EVENTS).batch.column(0).to_pylist() == [0, 1, 2, 3]
-    assert max(seen) < 3
-
-
-def test_ordinary_events_are_read_by_arrow_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise AssertionError("not by arrow")
-
-    monkeypatch.setattr(typed_rows.RowReader, "read", fail)
-    value = b'{"id": 1, "event": "a", "at": "2026-01-01T12:00:00+01:00", "more": {"x": [%b]}}' % b",".join([b"1"] * 99)
-    assert parse([value] * 200, EVENTS).batch.num_rows == 200
+def test_a_few_large_payloads_are_read() -> None:
+    values = [b'{"event": "%b", "id": %d}' % (b"x" * (9 << 20), row) for row in range(4)]
+    assert typed(values, EVENTS).batch.column(0).to_pylist() == [0, 1, 2, 3]
 
 
 def test_members_of_messagepack_that_have_no_column_are_checked_all_the_same() -> None:
@@ -374,16 +268,16 @@ def test_members_of_messagepack_that_have_no_column_are_checked_all_the_same() -
         b"\xc1",
         b"",
     ]
-    assert list(parse(values, EVENTS, MSGPACK).good) == [0, 2]
-    assert list(parse(values[:1] * 5 + values, EVENTS, MSGPACK).good) == [0, 1, 2, 3, 4, 5, 7]
+    assert list(typed(values, EVENTS, MSGPACK).good) == [0, 2]
+    assert list(typed(values[:1] * 5 + values, EVENTS, MSGPACK).good) == [0, 1, 2, 3, 4, 5, 7]
 
 
 def test_names_that_no_struct_can_have_are_columns_too() -> None:
     kinds: dict[str, pa.DataType] = {'a"b': pa.int64(), "c\\d": pa.struct([("\n", pa.int64())]), "": pa.int64()}
     schema = pa.schema(kinds)
     row = {'a"b': 1, "c\\d": {"\n": 2}, "": 3}
-    assert parse([json.dumps(row).encode()], schema).batch.to_pylist() == [row]
-    assert parse([msgspec.msgpack.encode(row)], schema, MSGPACK).batch.to_pylist() == [row]
+    assert typed([json.dumps(row).encode()], schema).batch.to_pylist() == [row]
+    assert typed([msgspec.msgpack.encode(row)], schema, MSGPACK).batch.to_pylist() == [row]
 
 
 @pytest.mark.parametrize(
@@ -398,7 +292,7 @@ def test_a_column_of_another_type_is_refused_by_name(kind: pa.DataType) -> None:
 
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidInput, match="twice"):
-        parse_as(pa.array([], pa.binary()), JSON, pa.schema([pa.field("a", pa.int64())] * 2))
+        parse_as(pa.array([], pa.binary()), pa.schema([pa.field("a", pa.int64())] * 2))
 
 
 # The model: json.loads, and a converter for each type.
@@ -527,24 +421,7 @@ def fits(kind: pa.DataType) -> st.SearchStrategy[Any]:
     return st.sampled_from([*TIMES, "2026-01-01", "aGk="])
 
 
-PIECES = [
-    *HOSTILE[4:],
-    b"{",
-    b"}",
-    b"[",
-    b'"',
-    b",",
-    b":",
-    b"\\",
-    b"\n",
-    b" ",
-    b"NaN",
-    b"\xff",
-    b"null",
-    b"9" * 50,
-    b"1e999",
-    b"Inf",
-]
+PIECES = [b"{", b"}", b"[", b'"', b",", b":", b"\\", b"\n", b" ", b"NaN", b"\xff", b"null", b"9" * 50, b"1e999", b"Inf"]
 
 
 @st.composite
@@ -558,7 +435,7 @@ def mutated(draw: Any, payload: bytes) -> bytes:
 
 
 @given(st.data(), blocks(), st.sampled_from([JSON, MSGPACK]))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_way_says_what_the_model_says(data: Any, block: tuple[pa.Schema, list[Any]], form: ParseFormat) -> None:
     schema, rows = block
     if form == JSON:
@@ -567,13 +444,9 @@ def test_every_way_says_what_the_model_says(data: Any, block: tuple[pa.Schema, l
         plain = [msgspec.msgpack.encode(floated(row)) for row in rows]
     values = [data.draw(mutated(value)) for value in plain]
     wanted = [modelled(value, schema, form) for value in values]
-    for way in all_ways():
-        with way:
-            parsed = parse(values, schema, form)
-            good = [row for row, cells in enumerate(wanted) if cells is not None]
-            assert list(parsed.good) == good, [(values[row], parsed.errors) for row in set(good) ^ set(parsed.good)]
-            for cells, row in zip(parsed.batch.to_pylist(), good, strict=True):
-                assert wanted[row] == cells, values[row]
+    found, errors = every_way(values, schema, form)
+    assert set(errors) == {row for row, cells in enumerate(wanted) if cells is None}
+    assert [cells for cells in wanted if cells is not None] == found
 
 
 def floated(value: Any) -> Any:
@@ -583,16 +456,3 @@ def floated(value: Any) -> Any:
     if isinstance(value, list):
         return [floated(item) for item in value]
     return {key: floated(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def test_a_payload_of_many_lines_never_gets_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise AssertionError("a piece that begins with null crashes the process")
-
-    monkeypatch.setattr("pyarrow.json.read_json", fail)
-    lines = pa.array([b'{"id": 1}', b'{"id": 1}\nnull\n{"id": 2}'], pa.binary())
-    assert typed_json.read_piece(lines, tuple(EVENTS)) is None
-
-
-def test_the_quick_way_is_taken_whole_or_not_at_all() -> None:
-    assert typed_json.read_piece(pa.array([b'{"id": 1}', b'{"id": "x"}'], pa.binary()), tuple(EVENTS)) is None

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock.buffer import Manifest
-from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.engine import ParseFormat
 from penstock.spark.pipeline.steps import Parse, PipelineRows
 from penstock.spark.source.options import OnError, ReadOptions
 from penstock.spark.source.partitions import BatchRun, Piece

@@ -15,9 +15,16 @@ from pyspark import cloudpickle
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from penstock import BatchDescriptor, Record
-from penstock.engine import BatchEngine, BufferReceiver, DeadLetter, DlqPolicy, WorkBatch, columns
-from penstock.engine.parsing.block_parser import ParseFormat
-from penstock.engine.parsing.column_functions import ColumnFunction
+from penstock.engine import (
+    BatchEngine,
+    BufferReceiver,
+    ColumnFunction,
+    DeadLetter,
+    DlqPolicy,
+    ParseFormat,
+    WorkBatch,
+    columns,
+)
 from penstock.records import records_to_arrow
 from penstock.spark.pipeline.dead_letters import LETTER, unpacked
 from penstock.spark.pipeline.steps import ColumnStep, Parse, PipelineRows

@@ -15,8 +15,7 @@ import pytest
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructField, StructType
 
 from penstock import BatchDescriptor, Record
-from penstock.engine import DeadLetter, WorkBatch
-from penstock.engine.parsing.block_parser import ParseFormat
+from penstock.engine import DeadLetter, ParseFormat, WorkBatch
 from penstock.errors import InvalidInput, ParseFailed, ProcessFailed
 from penstock.records import records_to_arrow
 from penstock.spark.pipeline.dead_letters import LETTER, TABLE, packed, reason_in, unpacked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -9,7 +10,9 @@ import pyarrow as pa
 
 from penstock.core import as_word
 from penstock.engine.dead_letters import DeadLetter
-from penstock.engine.parsing.block_parser import ParsedValues, ParseError, ParseFormat, parse_values
+from penstock.engine.parsing.parse_errors import ParseError
+from penstock.engine.parsing.parser import parse_inferred, parse_objects
+from penstock.engine.parsing.payload_format import ParseFormat
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput, ParseFailed
 from penstock.records import Record
@@ -26,23 +29,23 @@ class ParseErrorAction(StrEnum):
 class ParsedBatch:
     """Records and what was parsed of them, aligned; only those that parsed.
 
-    `parsed` has a dict for each record, `arrow` the same in columns. Records whose fields do not fit into columns with
-    the others (a number here, a string there) are known when `arrow` is asked for: from then on they are parse errors,
-    and gone from `records` and `parsed`.
+    `parsed` has a dict for each record, `arrow` the same in columns; the block is parsed into what is asked for first.
+    Records whose fields do not fit into columns with the others (a number here, a string there) are known when `arrow`
+    is asked for: from then on they are parse errors, and gone from `records` and `parsed`.
     """
 
-    def __init__(self, source: WorkBatch, values: ParsedValues, action: ParseErrorAction) -> None:
+    def __init__(self, source: WorkBatch, form: ParseFormat, action: ParseErrorAction) -> None:
         self._source = source
-        self._values = values
+        self._form = form
         self._action = action
-        self._misfits: tuple[ParseError, ...] = ()
+        self._good: Sequence[int] | None = None  # None until the block is parsed
+        self._objects: list[dict[str, Any]] | None = None
         self._arrow: pa.RecordBatch | None = None
-        self._letters: list[DeadLetter] = []
         self._records: list[Record] | None = None
+        self._letters: list[DeadLetter] = []
+        self._is_sealed = False
         self.commit_tokens = source.commit_tokens
         self.failure: ParseFailed | None = None
-        self._is_sealed = False
-        self._note(values.errors)
 
     @classmethod
     def parse(
@@ -56,7 +59,10 @@ class ParsedBatch:
         """
         form = as_word("parse_format", ParseFormat, parse_format)
         action = as_word("on_error", ParseErrorAction, on_error)
-        return cls(batch, parse_values(batch.record_columns.column("value"), form), action)
+        parsed = cls(batch, form, action)
+        if action is ParseErrorAction.FAIL_BATCH:
+            parsed._rows()
+        return parsed
 
     @property
     def records(self) -> list[Record]:
@@ -69,72 +75,94 @@ class ParsedBatch:
     @property
     def parsed(self) -> list[dict[str, Any]]:
         """What each of them says."""
-        if not self._misfits:
-            return self._values.objects
-        gone = {misfit.index for misfit in self._misfits}
-        rows = zip(self._values.good, self._values.objects, strict=True)
-        return [said for row, said in rows if row not in gone]
+        if self._objects is None:
+            rows = self._good
+            found = parse_objects(self._values(), self._form)
+            self._objects = found.objects
+            if rows is None:
+                self._settle(found.good, found.errors)
+        return self._objects
 
     @property
     def arrow(self) -> pa.RecordBatch:
         """The same in columns. Raises `ParseFailed` where a record that does not fit is to fail the block."""
         if self._arrow is None:
-            arrow, misfits = self._values.columns()
-            if misfits and self._is_sealed:
+            found = parse_inferred(self._values(), self._form)
+            if found.errors and self._is_sealed:
                 raise InvalidInput(
                     "columns were asked for when the block was processed already, and there are records that do not "
                     "fit into them: ask for `arrow` in `process`"
                 )
-            if misfits:
-                self._note(misfits)
-                self._misfits, self._records = misfits, None
-            self._arrow = arrow
+            if self._objects is not None:
+                self._objects = [self._objects[at] for at in found.good] if found.errors else self._objects
+            self._settle(found.good, found.errors)
+            self._arrow = found.batch
         return self._arrow
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Those that came with the block, and those that could not be parsed."""
+        self._rows()
         return (*self._source.dead_letters, *self._letters)
 
     @property
     def errors(self) -> int:
         """How many records could not be parsed."""
-        return len(self._values.errors) + len(self._misfits)
+        return len(self._source) - len(self)
 
     @property
     def is_empty(self) -> bool:
-        """Whether none parsed."""
-        return len(self) == 0
+        """Whether none parsed. This parses no more than it takes to find one."""
+        if self._good is not None:
+            return not self._good
+        values = self._values()
+        return not any(parse_objects(values.slice(row, 1), self._form).objects for row in range(len(values)))
 
     def __len__(self) -> int:
-        return len(self._values) - len(self._misfits)
+        return len(self._rows())
 
     def __bool__(self) -> bool:
         return True  # a block without records has acks all the same
 
     def __repr__(self) -> str:
-        return f"ParsedBatch({len(self)} records, {self.errors} parse errors, {len(self.commit_tokens)} commit tokens)"
+        parsed = "" if self._good is None else f", {self.errors} parse errors"
+        return f"ParsedBatch({len(self._source)} records{parsed}, {len(self.commit_tokens)} commit tokens)"
 
     def seal(self) -> None:
         """Say that its dead letters are about to be routed: there can be no more of them."""
         if self.failure is not None:
             raise self.failure  # `process` may have caught it
+        self._rows()
         self._is_sealed = True
 
-    def _rows(self) -> list[int]:
-        gone = {misfit.index for misfit in self._misfits}
-        return [row for row in self._values.good if row not in gone]
+    def _rows(self) -> Sequence[int]:
+        """The rows of the source that parsed."""
+        if self._good is None:
+            _ = self.parsed
+        return self._good or ()
 
-    def _note(self, errors: tuple[ParseError, ...]) -> None:
-        if not errors or self._action is ParseErrorAction.SKIP:
-            return
-        if self._action is ParseErrorAction.FAIL_BATCH:
+    def _values(self) -> Any:
+        """The values of the rows that parsed so far."""
+        values = self._source.record_columns.column("value")
+        good = self._good
+        return values if good is None or len(good) == len(values) else values.take(pa.array(good, pa.int64()))
+
+    def _settle(self, good: Sequence[int], errors: Sequence[ParseError]) -> None:
+        """Note which of the values parsed, counted among those that had parsed before."""
+        before = self._good
+        if before is not None:
+            good = [before[at] for at in good] if errors else before
+            errors = [ParseError(before[error.index], error.reason) for error in errors]
+        if errors and self._action is ParseErrorAction.FAIL_BATCH:
             first = errors[0]
             self.failure = ParseFailed(
                 f"{len(errors)} of {len(self._source)} records cannot be parsed; the first is record {first.index} of "
                 f"the block: {first.reason}. Nothing of it was committed; parse_error_action='dlq' sets them aside"
             )
             raise self.failure
-        self._letters += [
-            DeadLetter.of(self._source.record(error.index), error.reason, stage="parse") for error in errors
-        ]
+        if errors and self._action is ParseErrorAction.DLQ:
+            self._letters += [
+                DeadLetter.of(self._source.record(error.index), error.reason, stage="parse") for error in errors
+            ]
+        self._good = good
+        self._records = None if errors else self._records

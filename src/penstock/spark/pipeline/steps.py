@@ -111,7 +111,7 @@ class PipelineRows:
     def _run_parse(
         self, parse: Parse, chunk: Chunk, records: pa.RecordBatch, first: int | None, letters: list[Letter]
     ) -> tuple[pa.RecordBatch, Sequence[int]]:
-        parsed = parse_as(records.column("value"), parse.form, to_arrow(parse.schema))
+        parsed = parse_as(records.column("value"), to_arrow(parse.schema), parse.form)
         if parsed.errors and parse.on_error is OnError.FAIL:
             error = parsed.errors[0]
             where = error.index if first is None else f"record {first + error.index}"

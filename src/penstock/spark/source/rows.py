@@ -62,7 +62,7 @@ class ParsedRows:
     def of(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """One row for each record that parsed, then one for each that is set aside."""
         schema, values = self.schema, chunk.records.column("value")
-        parsed = parse_as(values, self._form, to_arrow(parsed_columns(self._schema)))
+        parsed = parse_as(values, to_arrow(parsed_columns(self._schema)), self._form)
         yield with_nulls(parsed.batch, schema)
         if not parsed.errors or self._on_error is OnError.SKIP:
             return

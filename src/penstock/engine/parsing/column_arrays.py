@@ -1,7 +1,7 @@
-"""The values of many rows as a column of a told type, and which of the rows have one that does not go in as it is.
+"""The values of many rows as a column of a given type, and which of the rows have one that does not go in as it is.
 
 Values are those of structs that msgspec made: of the right type, but for times, dates and decimals, which are text.
-Arrow casts a whole column of text or nothing; what is in the way is found with a pattern, and by halving what is left.
+Arrow casts a whole column of text or nothing; what it refuses is found with a pattern, and then by halving the rest.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.engine.parsing.typed_values import attribute, inner_fields
+from penstock.engine.parsing.row_values import attribute, inner_fields
 
+_UTC = pa.timestamp("us", tz="UTC")
+_TIMESTAMPS = frozenset({datetime, type(None)})
 _YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 1 to 9999, in microseconds
 _DAYS = (-719_162, 2_932_896)
-_MOST_DIGITS = 38  # of a decimal
-_FEW = 8  # one in so many
+_MAX_DIGITS = 38  # of a decimal
+_ROWS_PER_ODD_ONE = 8  # with more odd ones than one in so many, the whole column is rewritten
 _DAY, _CLOCK, _FRACTION = r"\d{4}-\d\d-\d\d", r"[T ]\d\d(:\d\d(:\d\d", r"(\.\d{1,6})?)?)?"
 _LOOKS_RIGHT = {
-    pa.timestamp("us", tz="UTC"): rf"^{_DAY}{_CLOCK}{_FRACTION}(Z|[+-]\d\d(:?\d\d)?)$",
+    _UTC: rf"^{_DAY}{_CLOCK}{_FRACTION}(Z|[+-]\d\d(:?\d\d)?)$",
     pa.timestamp("us"): rf"^{_DAY}({_CLOCK}{_FRACTION})?$",
     pa.date32(): rf"^{_DAY}$",
 }
@@ -43,6 +45,8 @@ def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterabl
     if pa.types.is_nested(kind):
         return _nested_column(values, kind)
     if pa.types.is_temporal(kind):
+        if cast("Any", kind) == _UTC and _TIMESTAMPS.issuperset(map(type, values)):
+            return cast("pa.Array[Any]", pa.array(values, type=kind)), ()
         text = [value if value is None or isinstance(value, str) else _iso(value, kind) for value in values]
     elif pa.types.is_decimal(kind):
         text = [None if value is None else _digits(value) for value in values]
@@ -51,17 +55,17 @@ def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterabl
     return _cast(pa.array(text, pa.string()), kind)
 
 
-def in_range(made: pa.Array[Any]) -> pa.Array[Any]:
+def in_range(values: pa.Array[Any]) -> pa.Array[Any]:
     """A column; if it is one of times or dates, of the years 1 to 9999. Raises `ArrowInvalid` for others."""
     import pyarrow.compute as pc
 
-    if pa.types.is_temporal(made.type):
-        days = pa.types.is_date(made.type)
+    if pa.types.is_temporal(values.type):
+        days = pa.types.is_date(values.type)
         first, last = _DAYS if days else _YEARS
-        ends: Any = pc.min_max(made.cast(pa.int32() if days else pa.int64()))
+        ends: Any = pc.min_max(values.cast(pa.int32() if days else pa.int64()))
         if ends["min"].is_valid and not first <= ends["min"].as_py() <= ends["max"].as_py() <= last:
             raise pa.ArrowInvalid("a year that is not between 1 and 9999")
-    return made
+    return values
 
 
 def _cast(text: Any, kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
@@ -74,7 +78,7 @@ def _cast(text: Any, kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
     lost: list[int] = []
     if kind in _LOOKS_RIGHT:
         lost = _odd(text, kind)
-        if pa.types.is_timestamp(kind) and len(lost) * _FEW > len(text):
+        if pa.types.is_timestamp(kind) and len(lost) * _ROWS_PER_ODD_ONE > len(text):
             # Not a few odd ones: cut digits behind the microseconds, and say that what has no zone is in UTC.
             text = pc.replace_substring_regex(text, r"(:\d\d\.\d{6})\d+", r"\1")
             if kind.tz is not None:
@@ -124,7 +128,7 @@ def _digits(value: Any) -> str | None:
     text = value if isinstance(value, str) else repr(value) if isinstance(value, int | float) else bytes(value).decode()
     if text == "null" and not isinstance(value, str):
         return None
-    if len(text) > _MOST_DIGITS and sum(map(str.isdigit, text.lower().partition("e")[0])) > _MOST_DIGITS:
+    if len(text) > _MAX_DIGITS and sum(map(str.isdigit, text.lower().partition("e")[0])) > _MAX_DIGITS:
         return ""  # Arrow would take the digits modulo 2**128
     return text if isinstance(value, str) else text.removeprefix('"').removesuffix('"')
 
@@ -133,9 +137,9 @@ def _nested_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any],
     fields = inner_fields(kind)
     valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1] if None in values else None
     if pa.types.is_struct(kind):
-        made = [column(members(values, at), field.type) for at, field in enumerate(fields)]
-        whole = pa.Array.from_buffers(kind, len(values), [valid], children=[child for child, _ in made])
-        return whole, set(chain.from_iterable(lost for _, lost in made))
+        inner = [column(members(values, at), field.type) for at, field in enumerate(fields)]
+        whole = pa.Array.from_buffers(kind, len(values), [valid], children=[child for child, _ in inner])
+        return whole, set(chain.from_iterable(lost for _, lost in inner))
     filled = [() if value is None else value for value in values]
     ends = list(accumulate(map(len, filled), initial=0))
     inside = list(chain.from_iterable(filled))

@@ -1,9 +1,10 @@
-"""Many JSON payloads at once into columns whose types are told, with Arrow's reader; or not at all.
+"""Many JSON payloads at once into columns, with Arrow's reader; or not at all.
 
 What comes out is what the other ways make of the same payloads, only sooner. So nothing may get to the reader that it
 takes and they do not: it reads `NaN` and `Inf`, does not look at UTF-8 and depth, and crashes the process on a line
 that is `null`. A payload that begins with `{` and ends with `}` cannot reach into the next one, for no JSON has a `}`
-and then a `{`; so as many rows as payloads means one object each.
+and then a `{`; so as many rows as payloads means one object each. A key that has a column, and is there twice, the
+reader refuses itself.
 
 Not read here: decimals, since Arrow loses the digits of one that is too long; binary and maps, which its reader does
 not know; times without a zone and dates, but at the top; and what may not be null, but at the top.
@@ -16,13 +17,13 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.engine.parsing.json_values import json_lines
+from penstock.engine.parsing.column_arrays import in_range
+from penstock.engine.parsing.json_payloads import are_utf8, json_lines, opening_brackets
 from penstock.engine.parsing.parse_errors import MAX_DEPTH
-from penstock.engine.parsing.typed_arrays import in_range
-from penstock.engine.parsing.typed_values import Fields, inner_fields
+from penstock.engine.parsing.row_values import Fields, inner_fields
 
-_PIECE = 1 << 20  # bytes that one thread reads at a time
-_MOST = 1 << 30  # bytes; the reader counts them in 32 bits
+_BYTES_PER_THREAD = 1 << 20  # that one thread reads at a time
+_MAX_BLOCK_BYTES = 1 << 30  # the reader counts them in 32 bits
 _UTC = pa.timestamp("us", tz="UTC")
 
 
@@ -31,19 +32,25 @@ def can_read(fields: Fields) -> bool:
     return bool(fields) and all(_can_be_cast(field.type) or _is_direct(field.type) for field in fields)
 
 
-def read_piece(values: pa.Array[Any], fields: Fields) -> list[pa.Array[Any]] | None:
-    """The columns of all payloads; None where one of them does not fit, or only might not."""
+def read_piece(values: pa.Array[Any], fields: Fields, *, ignore_others: bool) -> list[pa.Array[Any]] | None:
+    """The columns of all payloads; None where one of them does not fit, or only might not.
+
+    A member that has no column is ignored, or does not fit.
+    """
     import pyarrow.json as pj
 
-    lines = json_lines(values) if _are_braced(values) else None
+    lines = json_lines(values) if len(values) and _are_braced(values) else None
     if lines is None or not _is_harmless(lines.to_pybytes(), values):
         return None
     schema = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
+    block = min(max(_BYTES_PER_THREAD, 2 * _longest(values)), _MAX_BLOCK_BYTES)
     try:
         table = pj.read_json(
             cast("Any", pa.BufferReader(lines)),
-            read_options=pj.ReadOptions(use_threads=True, block_size=min(max(_PIECE, 2 * _longest(values)), _MOST)),
-            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            read_options=pj.ReadOptions(use_threads=True, block_size=block),
+            parse_options=pj.ParseOptions(
+                explicit_schema=schema, unexpected_field_behavior="ignore" if ignore_others else "error"
+            ),
         )
         if table.num_rows != len(values):
             return None
@@ -58,7 +65,7 @@ def _is_direct(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind) or pa.types.is_struct(kind):
         inner = inner_fields(kind)
         return bool(inner) and all(field.nullable and _is_direct(field.type) for field in inner)
-    return pa.types.is_integer(kind) or kind in (pa.float64(), pa.bool_(), pa.string(), _UTC)
+    return pa.types.is_integer(kind) or kind in (pa.float64(), pa.bool_(), pa.string(), pa.null(), _UTC)
 
 
 def _can_be_cast(kind: pa.DataType) -> bool:
@@ -75,12 +82,10 @@ def _read_as(kind: pa.DataType) -> pa.DataType:
 def _are_braced(values: pa.Array[Any]) -> bool:
     import pyarrow.compute as pc
 
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
     text = cast("Any", values)
-    return bool(pc.all(pc.starts_with(text, "{")).as_py() and pc.all(pc.ends_with(text, "}")).as_py())
+    return are_utf8(values) and bool(
+        pc.all(pc.starts_with(text, "{")).as_py() and pc.all(pc.ends_with(text, "}")).as_py()
+    )
 
 
 def _is_harmless(text: bytes, values: pa.Array[Any]) -> bool:
@@ -89,7 +94,7 @@ def _is_harmless(text: bytes, values: pa.Array[Any]) -> bool:
         return False
     if text.count(b"\n") != len(values) - 1:
         return False
-    if _longest(values) <= 2 * MAX_DEPTH or text.count(b"{") + text.count(b"[") < len(values) + MAX_DEPTH:
+    if _longest(values) <= 2 * MAX_DEPTH or opening_brackets(text) < len(values) + MAX_DEPTH:
         return True
     import pyarrow.compute as pc
 
@@ -109,7 +114,7 @@ def _checked(column: Any, field: pa.Field[Any]) -> pa.Array[Any]:
     if whole.type != field.type:
         whole = whole.cast(field.type)
     if pa.types.is_nested(field.type):
-        whole.validate(full=True)  # lists of nulls have come out of the reader broken; see `json_columns`
+        whole.validate(full=True)  # the reader loses nulls at the start of a list (apache/arrow#51305)
     if whole.null_count and not field.nullable:
         raise pa.ArrowInvalid("a null where none may be")
     for leaf in _leaves(whole):

@@ -1,0 +1,186 @@
+"""JSON payloads: which of them are one object each, and what is in those.
+
+Where this differs from `json.loads`, on purpose: a byte-order mark, `NaN`, `Infinity` and lone surrogates (as escapes
+or in UTF-8) are errors, because they are not JSON, or not Unicode; a repeated key is an error; an integer of more than
+4,000 digits is infinite, where Python refuses it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import msgspec
+import pyarrow as pa
+
+from penstock.engine.parsing.parse_errors import MAX_DEPTH, TOO_DEEP
+from penstock.engine.parsing.payload_format import Decode, Decoders, decode_each
+from penstock.records import bytes_of
+
+_ROWS_PER_CHECK = 2048
+_MAX_JOINED_BYTES = 1 << 30  # the values and what is put between them must stay under 2 GiB
+_MAX_DIGITS = 4000  # of an integer that Python converts without complaint; its limit is 4,300
+_WHITESPACE = b" \t\r\n"
+_BRACKETS = bytes.maketrans(b"{[}]", b"(())")
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"{[}]"))
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive: a long string is read once
+
+
+class FloatAsWritten(float):
+    """A number of JSON with the digits it is written in."""
+
+    digits = ""
+
+
+class JsonPayloads:
+    """How JSON is read."""
+
+    checks_what_it_skips = True
+    has_timestamps = False
+
+    def __init__(self) -> None:
+        self.decoders = Decoders(msgspec.json)
+        # A struct without fields skips over everything: that reads every token, but makes no objects.
+        self._skip: Decode = msgspec.json.Decoder(msgspec.defstruct("AnyObject", [], gc=False)).decode
+
+    def why_bad(self, payload: bytes) -> str | None:
+        """Why the payload is not exactly one JSON object, valid UTF-8, no deeper than 64; None where it is."""
+        if not is_utf8(payload):
+            return "not valid UTF-8"
+        if not payload.strip(_WHITESPACE):
+            return "the value is empty"
+        try:
+            self._skip(payload)
+        except RecursionError:
+            return TOO_DEEP
+        except msgspec.MsgspecError as error:
+            return str(error)
+        return TOO_DEEP if opening_brackets(payload) > MAX_DEPTH and _is_deep(payload) else None
+
+    def unchecked(self, values: pa.Array[Any], payloads: Sequence[bytes]) -> set[int]:
+        """Rows that may be nested too deep, and those that are not UTF-8: decoders do not look at either."""
+        rows: set[int] = set()
+        if max(map(len, payloads), default=0) > 2 * MAX_DEPTH:
+            rows.update(row for row, value in enumerate(payloads) if opening_brackets(value) > MAX_DEPTH)
+        if not are_utf8(values):
+            rows.update(row for row, value in enumerate(payloads) if not is_utf8(value))
+        return rows
+
+    def odd_objects(self, _objects: Sequence[Any]) -> Iterable[int]:
+        """Rows whose objects have inside them what no payload may have: none, that was checked."""
+        return ()
+
+    def malformed_rows(self, values: pa.Array[Any]) -> dict[int, str]:
+        """What is wrong with the values that `why_bad` refuses, found without making objects."""
+        bad: dict[int, str] = {}
+        for start in range(0, len(values), _ROWS_PER_CHECK):
+            piece = values.slice(start, _ROWS_PER_CHECK)
+            payloads = cast("list[bytes]", piece.to_pylist())
+            unsure = self.unchecked(piece, payloads)
+            decode_each(lambda: self._skip, payloads, unsure.add)
+            reasons = ((start + row, self.why_bad(payloads[row])) for row in unsure)
+            bad.update((row, why) for row, why in reasons if why is not None)
+        return bad
+
+    def decode(self, payload: bytes) -> dict[str, Any]:
+        """The object in a payload that is not bad, as `json.loads` reads it."""
+        try:
+            return cast("dict[str, Any]", self.decoders.object(payload))
+        except msgspec.MsgspecError:  # a number that msgspec refuses
+            return cast("dict[str, Any]", json.loads(payload, parse_int=_integer))
+
+    def opened(self, raw: Any) -> Any:
+        """An encoded value, decoded one level deep: `Members`, a list of encoded values, or a scalar."""
+        text = bytes(raw).strip(_WHITESPACE)
+        first = text[:1]
+        if first == b"{":
+            return self.decoders.members(text)
+        if first == b"[":
+            return self.decoders.items(text)
+        if first in b'"tfn':
+            return self.decoders.anything(text)
+        digits = text.decode()
+        if len(digits) <= _MAX_DIGITS and not {".", "e", "E"} & set(digits):
+            return int(digits)
+        number = FloatAsWritten(digits)
+        number.digits = digits
+        return number
+
+    def text(self, raw: Any) -> str:
+        """An encoded value as compact JSON, its numbers as they are written."""
+        return msgspec.json.format(bytes(raw), indent=-1).decode()
+
+    def keeps_all_keys(self, payloads: Sequence[bytes], decoded: Sequence[Any]) -> bool:
+        r"""Whether decoding is proved to have lost no member: then no object has a key twice.
+
+        There are as many members as keys; or encoded again, as many colons as before. Every member has a colon, and a
+        string keeps its own, unless they are written as `\u003a`.
+        """
+        text = b"\n".join(payloads)
+        if type(decoded[0]) is dict and _count_keys(text.translate(None, _WHITESPACE)) == sum(map(len, decoded)):
+            return True
+        return b"\\u003" not in text and msgspec.json.encode(decoded).count(b":") == text.count(b":")
+
+    def has_no_more_keys(self, payloads: Sequence[bytes], total: int, by_name: Iterable[tuple[str, int]]) -> bool:
+        """Whether there are no more keys than this in all, or none of the given names more often than this."""
+        text = b"\n".join(payloads).translate(None, _WHITESPACE)
+        if _count_keys(text) <= total:
+            return True
+        if b"\\" in text and (b"\\u" in text or b"\\/" in text):
+            return False  # a key may be written with escapes
+        return all(_count_keys(text, name.encode().translate(None, _WHITESPACE)) <= most for name, most in by_name)
+
+
+def _count_keys(text: bytes, end: bytes = b"") -> int:
+    """At most how many keys a text without whitespace has: each ends with a quote and a colon, as a string may."""
+    return text.count(b'"%b":' % end) if end else text.count(b'":')
+
+
+def json_lines(values: pa.Array[Any]) -> pa.Buffer | None:
+    """The values as one buffer, a newline between them; None where they are too many bytes for that."""
+    if bytes_of(values) > _MAX_JOINED_BYTES:
+        return None
+    import pyarrow.compute as pc
+
+    # One list with all values in it: the text is made once, and never becomes a Python object.
+    everything = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    joined: Any = pc.binary_join(cast("Any", everything), b"\n")
+    text = joined.buffers()[2]
+    return pa.py_buffer(b"") if text is None else text.slice(0, bytes_of(joined))
+
+
+def opening_brackets(text: bytes) -> int:
+    """How many brackets open in a text, also in its strings: it is nested no deeper than that."""
+    return text.count(b"{") + text.count(b"[")
+
+
+def is_utf8(value: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def are_utf8(values: pa.Array[Any]) -> bool:
+    """Whether all values are UTF-8."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _is_deep(value: bytes) -> bool:
+    """Whether well-formed JSON is nested too deep: each round takes the innermost brackets away."""
+    brackets = _STRING.sub(b"", value).translate(_BRACKETS, _NOT_BRACKETS)
+    for _ in range(MAX_DEPTH):
+        brackets = brackets.replace(b"()", b"")
+    return bool(brackets)
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _MAX_DIGITS else float(digits)

@@ -1,0 +1,239 @@
+"""The one parser of payloads: `infer_schema` says which columns they have, `parse_as` reads them into columns.
+
+A payload is one row, or one error and never an exception. The rules are the same in every format, and for the engine
+and Spark alike: `docs/design/parsing.md` has them. Three ways lead into columns, each quicker than the next:
+
+1. JSON in pieces of many rows, by Arrow's reader, if it takes the whole piece: `arrow_json`.
+2. Groups of rows, by way of structs: `row_structs`. All MessagePack goes this way.
+3. One row, value by value, where one may be wrong: `row_values`. Every reason comes from here.
+
+May import: `errors`, `records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.engine.parsing.arrow_json import can_read, read_piece
+from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
+from penstock.engine.parsing.json_payloads import JsonPayloads
+from penstock.engine.parsing.parse_errors import ParseError, parse_error
+from penstock.engine.parsing.payload_format import ParseFormat
+from penstock.engine.parsing.payload_formats import format_of
+from penstock.engine.parsing.row_structs import ROWS_PER_GROUP, RowReader, SchemaGrew
+from penstock.engine.parsing.row_values import Fields, inner_fields, read_objects
+from penstock.errors import InvalidInput
+from penstock.records import bytes_of
+
+_ROWS_PER_PIECE = 32 * ROWS_PER_GROUP  # that Arrow reads at once, or not
+_MAX_BYTES_PER_PIECE = 16 << 20  # about
+_MAX_REFUSED_PIECES = 2  # in a row; then Arrow is not asked for the rest of the block
+_ROWS_TO_LEARN_FROM = 256  # before a schema is tried on the whole block
+_MAX_TRIES = 4  # then every row is learned from before the block is read
+_malformed_rows = JsonPayloads().malformed_rows
+_PARSED_INTO: frozenset[pa.DataType] = frozenset(
+    {
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_()),
+        *(pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedColumns:
+    """The rows that parsed as columns, which rows of the values they are, and an error for each other one.
+
+    `good` is ascending, and a range when all rows are good; `errors` are in row order.
+    """
+
+    batch: pa.RecordBatch
+    good: Sequence[int]
+    errors: tuple[ParseError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedObjects:
+    """The same with a dict for each row that parsed."""
+
+    objects: list[dict[str, Any]]
+    good: Sequence[int]
+    errors: tuple[ParseError, ...]
+
+
+def parse_as(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:
+    """Parse a column of payloads into the columns of a schema.
+
+    A field that is absent or null is null, and one that has no column is ignored. Into a column of strings goes any
+    other value too, as compact JSON. Times are ISO 8601, in UTC where they do not say; binary is base64 in JSON. Raises
+    `InvalidInput` for a schema that no payload can be parsed into, and nothing for a payload.
+
+    >>> parsed = parse_as(pa.array([b'{"id": 1}', b'{"id": "x"}'], pa.binary()), pa.schema([("id", pa.int64())]))
+    >>> parsed.batch.to_pylist(), parsed.errors[0].reason
+    ([{'id': 1}], "parse error: the field 'id' is a string here, and the column is int64")
+    """
+    _check_fields(tuple(schema), "", _PARSED_INTO | {pa.null()})
+    return _parse(values, schema, form, None)
+
+
+def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> pa.Schema:
+    r"""The columns of payloads, in the order in which their fields appear.
+
+    The first payload that has a field settles its type: integers and floats fit together, as floats, and null fits
+    everything. Text is a string, also where it looks like a time. A payload that does not parse, or does not fit,
+    settles nothing. There are at most 4,000 fields, or fewer where there are so many rows that their columns would take
+    far more memory than the payloads.
+
+    >>> infer_schema(pa.array([b'{"id": 1}', b'{"id": 2.5, "name": "x"}', b"oops"], pa.binary())).to_string()
+    'id: double\nname: string'
+    """
+    return parse_inferred(values, form).batch.schema
+
+
+def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:
+    """Parse a column of payloads into the columns that `infer_schema` finds, in one pass where the first rows have all.
+
+    What `parse_as` makes of them, but that every member must have a column: a payload with a field more than a block
+    may have is an error, and so is one of which nothing could be learned.
+    """
+    kinds = ColumnKinds(max_fields(len(values), bytes_of(values)))
+    tries = 0
+    rows_to_learn_from = _ROWS_TO_LEARN_FROM
+    while True:
+        for row in parse_objects(values.slice(0, rows_to_learn_from), form).objects:
+            kinds.learn(row)
+        try:
+            return _parse(values, kinds.schema, form, kinds)
+        except SchemaGrew:
+            tries += 1
+            rows_to_learn_from = 0 if tries < _MAX_TRIES else len(values)
+
+
+def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedObjects:
+    """Parse a column of payloads into a dict each, whatever their fields are.
+
+    >>> parsed = parse_objects(pa.array([b'{"id": 1}', b"oops"], pa.binary()))
+    >>> parsed.objects, [error.index for error in parsed.errors]
+    ([{'id': 1}], [1])
+    """
+    objects: list[dict[str, Any]] = []
+    bad: dict[int, str] = {}
+    for start in range(0, len(values), ROWS_PER_GROUP):
+        group, wrong = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form))
+        objects += group
+        bad.update((start + row, why) for row, why in wrong.items())
+    return ParsedObjects(objects, _others(bad, len(values)), _errors(bad))
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Raise `InvalidInput` for a column that no payload can be parsed into, or two of one name.
+
+    >>> check_columns(pa.schema([("took", pa.duration("s"))]))
+    Traceback (most recent call last):
+    penstock.errors.InvalidInput: the column 'took' is duration[s], which payloads cannot be parsed into
+    """
+    _check_fields(tuple(schema), "", _PARSED_INTO)
+
+
+def batch_without_columns(rows: int) -> pa.RecordBatch:
+    """So many rows of nothing, which arrays alone cannot say.
+
+    >>> batch_without_columns(3).num_rows
+    3
+    """
+    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
+    return pa.RecordBatch.from_struct_array(cast("pa.StructArray", nothing))
+
+
+def _parse(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat, kinds: ColumnKinds | None) -> ParsedColumns:
+    """With the kinds that the schema was inferred from it raises `SchemaGrew` where they learn something new."""
+    fields = tuple(schema)
+    if values.null_count:
+        values = values.fill_null(b"")
+    groups, bad = _BlockReader(form, fields, kinds).read(values)
+    good = _others(bad, len(values))
+    if not fields:
+        return ParsedColumns(batch_without_columns(len(good)), good, _errors(bad))
+    columns = [
+        pa.concat_arrays([group[at] for group in groups]) if groups else cast("Any", pa.array([], field.type))
+        for at, field in enumerate(fields)
+    ]
+    return ParsedColumns(pa.RecordBatch.from_arrays(columns, schema=schema), good, _errors(bad))
+
+
+class _BlockReader:
+    """Reads a block piece by piece, each in the quickest way that takes it."""
+
+    def __init__(self, form: ParseFormat, fields: Fields, kinds: ColumnKinds | None) -> None:
+        self._fields = fields
+        self._ignores_others = kinds is None
+        self._rows = RowReader(form, fields, kinds)
+        self._refused = 0 if form is ParseFormat.JSON and can_read(fields) else _MAX_REFUSED_PIECES
+        self._checks_first = False
+        self._groups: list[list[pa.Array[Any]]] = []
+        self._bad: dict[int, str] = {}
+
+    def read(self, values: pa.Array[Any]) -> tuple[list[list[pa.Array[Any]]], dict[int, str]]:
+        rows = max(1, min(_ROWS_PER_PIECE, _MAX_BYTES_PER_PIECE * len(values) // max(1, bytes_of(values))))
+        for start in range(0, len(values), rows):
+            piece = values.slice(start, rows)
+            if self._refused < _MAX_REFUSED_PIECES and self._read_by_arrow(piece, start):
+                self._refused = 0
+                continue
+            self._refused += 1
+            for at in range(0, len(piece), ROWS_PER_GROUP):
+                self._add(start + at, *self._rows.read(piece.slice(at, ROWS_PER_GROUP)))
+        return self._groups, self._bad
+
+    def _read_by_arrow(self, piece: pa.Array[Any], start: int) -> bool:
+        """Read a piece with Arrow: all of it, or all but the payloads that are no objects."""
+        columns = None if self._checks_first else read_piece(piece, self._fields, ignore_others=self._ignores_others)
+        bad = {} if columns is not None else _malformed_rows(piece)
+        if columns is None and (bad or self._checks_first):
+            columns = read_piece(_without(piece, bad), self._fields, ignore_others=self._ignores_others)
+        self._checks_first = bool(bad)
+        if columns is None:
+            return False
+        self._add(start, columns, bad)
+        return True
+
+    def _add(self, start: int, columns: list[pa.Array[Any]], bad: dict[int, str]) -> None:
+        self._groups.append(columns)
+        self._bad.update((start + row, why) for row, why in bad.items())
+
+
+def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:
+    return tuple(parse_error(row, bad[row]) for row in sorted(bad))
+
+
+def _others(bad: dict[int, str], total: int) -> Sequence[int]:
+    return [row for row in range(total) if row not in bad] if bad else range(total)
+
+
+def _without(values: pa.Array[Any], rows: dict[int, str]) -> pa.Array[Any]:
+    ends = [*sorted(rows), len(values)]
+    starts = [0, *(row + 1 for row in ends[:-1])]
+    return pa.concat_arrays([values.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])
+
+
+def _check_fields(fields: Iterable[pa.Field[Any]], path: str, types: frozenset[pa.DataType]) -> None:
+    names: set[str] = set()
+    for field in fields:
+        if field.name in names:
+            raise InvalidInput(f"the column {path + field.name!r} is there twice")
+        names.add(field.name)
+        _check_type(field.type, path + field.name, types)
+
+
+def _check_type(kind: pa.DataType, path: str, types: frozenset[pa.DataType]) -> None:
+    if pa.types.is_struct(kind):
+        _check_fields(inner_fields(kind), f"{path}.", types)
+    elif pa.types.is_list(kind):
+        _check_type(kind.value_type, f"{path}[]", types)
+    elif pa.types.is_map(kind) and kind.key_type == pa.string():
+        _check_type(kind.item_type, f"{path}.*", types)
+    elif kind not in types and not pa.types.is_decimal128(kind):
+        raise InvalidInput(f"the column {path!r} is {kind}, which payloads cannot be parsed into")

@@ -1,0 +1,70 @@
+"""What the readers of both formats share; `payload_formats` says which formats there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+Decode = Callable[[bytes], Any]
+
+REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises for a payload."""
+
+
+class ParseFormat(StrEnum):
+    """What payloads are written in."""
+
+    JSON = "json"
+    MSGPACK = "msgpack"
+
+
+class Members(list[tuple[str, Any]]):
+    """The members of an object in their order, each value still encoded; a repeated key is there twice."""
+
+
+class Decoders:
+    """The decoders of a format, of which `module` is msgspec's."""
+
+    def __init__(self, module: Any) -> None:
+        self.anything: Decode = module.Decoder().decode
+        self.object: Decode = module.Decoder(dict[str, Any]).decode
+        self.items: Decode = module.Decoder(list[msgspec.Raw]).decode
+        self._pairs: Decode = module.Decoder(dict[_Key, msgspec.Raw], dec_hook=_Key).decode
+        self._module = module
+
+    def members(self, payload: bytes) -> Members:
+        """The members of an object, one level deep."""
+        return Members((key.name, value) for key, value in self._pairs(payload).items())
+
+    def struct(self, row: type) -> Decode:
+        """A decoder of payloads into this struct."""
+        decode: Decode = self._module.Decoder(row).decode
+        return decode
+
+
+class _Key:
+    """A key of an object, distinct from all others, so that a dict keeps each of its members."""
+
+    def __init__(self, _: type, name: object) -> None:
+        self.name = name
+
+
+def decode_each(
+    decoder: Callable[[], Decode], payloads: Sequence[bytes], refused: Callable[[int], object]
+) -> list[Any]:
+    """What a decoder makes of each payload; of those that it refuses, what `refused` makes of their row.
+
+    The decoder is asked for again after each refusal: there may be a better one by then.
+    """
+    rows: list[Any] = []
+    rest = iter(payloads)
+    while len(rows) < len(payloads):
+        try:
+            # A list keeps what it was given before an exception, and the loop stays out of Python.
+            rows.extend(map(decoder(), rest))
+        except REFUSALS:
+            rows.append(refused(len(rows)))
+    return rows

@@ -1,0 +1,253 @@
+"""Payloads into columns by way of structs: msgspec decodes, and Arrow takes the members.
+
+The structs say what each field may be, so a payload that msgspec takes fits, but for these: times, dates and decimals
+are only text by then, which may not go into its column; a repeated key goes unnoticed; MessagePack is not checked where
+it is skipped, so members without a column are decoded too once they are known; and JSON is not checked for UTF-8 and
+depth. Every row that may be wrong is read value by value, by `row_values`, which decides and finds the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Annotated, Any, cast
+
+import msgspec
+import pyarrow as pa
+
+from penstock.engine.parsing.column_arrays import column, members
+from penstock.engine.parsing.column_kinds import ColumnKinds
+from penstock.engine.parsing.msgpack_payloads import NESTING, why_refused
+from penstock.engine.parsing.parse_errors import BadPayload
+from penstock.engine.parsing.payload_format import Decode, ParseFormat, decode_each
+from penstock.engine.parsing.payload_formats import PayloadFormat, format_of
+from penstock.engine.parsing.row_values import (
+    Fields,
+    RowShape,
+    attribute,
+    inner_fields,
+    member_without_column,
+    read_object,
+    read_row,
+    rows_without_proof,
+)
+
+ROWS_PER_GROUP = 2048  # that are structs at a time, few enough to stay in the cache of a core
+_MAX_STRUCTS = 16  # for one reader
+_MAX_OTHERS = 256  # members without a column that a struct has
+_MAX_DECODED_FIELDS = 256  # of structs, which are kept for the next block
+_MAX_NAME_CHARS = 100
+
+
+class SchemaGrew(Exception):
+    """A row has something that the inferred schema has not; the kinds have learned it."""
+
+
+class RowReader:
+    """Reads groups of payloads into columns.
+
+    With `kinds`, from which the fields come, the schema is inferred: a row that has something new raises `SchemaGrew`,
+    and one that has a member without a column is an error. Without, such members are ignored.
+    """
+
+    def __init__(self, form: ParseFormat, fields: Fields, kinds: ColumnKinds | None = None) -> None:
+        self._name = form
+        self._form = format_of(form)
+        self._fields = fields
+        self._shape = RowShape(fields)
+        self._kinds = kinds
+        self._forbids = kinds is not None or not self._form.checks_what_it_skips
+        self._others: tuple[str, ...] = ()
+        self._structs = 0
+        self._is_flat = not any(inner_fields(field.type) for field in fields)
+        self._is_decoded = _may_be_decoded(self._form, fields)
+        self._decode = _decoder(form, fields, (), self._forbids) if self._is_decoded else _refuse
+
+    def read(self, values: pa.Array[Any]) -> tuple[list[pa.Array[Any]], dict[int, str]]:
+        """The columns of all payloads that fit, and why the others do not. Raises `SchemaGrew`."""
+        payloads = cast("list[bytes]", values.to_pylist())
+        bad: dict[int, str] = {}
+        judged: set[int] = set()
+
+        def judge(row: int) -> object:
+            judged.add(row)
+            return self._judge(payloads[row], row, bad)
+
+        rows = decode_each(lambda: self._decode, payloads, judge)
+        unsure = {*self._form.unchecked(values, payloads), *self._odd_others(rows)} - judged
+        checked_keys = False
+        while True:
+            for row in sorted(unsure):
+                rows[row] = self._judge(payloads[row], row, bad)
+            judged |= unsure
+            kept = [row for row in range(len(rows)) if row not in bad] if bad else range(len(rows))
+            kept_rows = [rows[row] for row in kept] if bad else rows
+            columns, misfits = _columns(kept_rows, self._fields)
+            unsure = {kept[at] for at in misfits}
+            if not unsure and not checked_keys:
+                checked_keys = True
+                unsure = self._may_repeat(payloads, rows, judged, columns)
+            if not unsure:
+                return columns, bad
+            # Columns take every row that was judged: this is for a future Arrow that does not.
+            bad.update((row, "a value does not fit into its column") for row in unsure & judged)
+            unsure -= judged
+
+    def _judge(self, payload: bytes, at: int, bad: dict[int, str]) -> object:
+        """The struct of one payload, read value by value; None if it is bad."""
+        found, why = (None, None) if self._kinds is None else self._learn_from(payload, self._kinds)
+        try:
+            row, names = read_row(payload, self._form, self._shape)
+        except BadPayload as error:
+            bad[at] = str(error)
+            return None
+        if why is not None and (found is None or member_without_column(found, self._shape)):
+            bad[at] = why
+            return None
+        if self._kinds is None and not self._form.checks_what_it_skips and self._is_decoded:
+            self._learn_others(names)
+        return row
+
+    def _learn_from(self, payload: bytes, kinds: ColumnKinds) -> tuple[dict[str, Any] | None, str | None]:
+        """The object in a payload, and why nothing was learned from it."""
+        try:
+            found = read_object(payload, self._form)
+        except BadPayload as error:
+            return None, str(error)
+        changes = kinds.changes
+        why = kinds.learn(found)
+        if kinds.changes != changes:
+            raise SchemaGrew
+        return found, why
+
+    def _learn_others(self, names: Sequence[str]) -> None:
+        known = {*self._others, *(field.name for field in self._fields)}
+        new = [name for name in names if name not in known and _may_be_field(name)]
+        if new and self._structs < _MAX_STRUCTS and len(new) + len(self._others) <= _MAX_OTHERS:
+            self._structs += 1
+            self._others += tuple(dict.fromkeys(new))
+            self._decode = _decoder(self._name, self._fields, self._others, self._forbids)
+
+    def _odd_others(self, rows: list[Any]) -> Iterable[int]:
+        """Rows that have, in a member without a column, something that no payload may have."""
+        for at in range(len(self._fields), len(self._fields) + len(self._others)):
+            values = members(rows, at)
+            if not NESTING.isdisjoint(map(type, values)):
+                yield from (row for row, value in enumerate(values) if why_refused([value], 2) is not None)
+
+    def _may_repeat(
+        self, payloads: Sequence[bytes], rows: Sequence[Any], judged: set[int], columns: Sequence[pa.Array[Any]]
+    ) -> set[int]:
+        """Rows, of those that were not judged, that may have a key twice."""
+        rest = [row for row in range(len(rows)) if row not in judged] if judged else range(len(rows))
+        if judged:
+            payloads, rows = [payloads[row] for row in rest], [rows[row] for row in rest]
+        is_all = bool(columns) and len(columns[0]) == len(rows)
+        if self._has_all_members(payloads, rows, columns) if self._is_flat and is_all else self._keeps(payloads, rows):
+            return set()
+        unsure: set[int] = set()
+        objects = decode_each(lambda: self._form.decoders.object, payloads, unsure.add)
+        return {rest[at] for at in unsure.union(rows_without_proof(payloads, objects, self._form, unsure))}
+
+    def _keeps(self, payloads: Sequence[bytes], rows: Sequence[Any]) -> bool:
+        return not rows or self._form.keeps_all_keys(payloads, rows)
+
+    def _has_all_members(
+        self, payloads: Sequence[bytes], rows: Sequence[Any], columns: Sequence[pa.Array[Any]]
+    ) -> bool:
+        """Whether the columns have a value for each member of the payloads, or for each that has a column."""
+        values = [len(rows) - column.null_count for column in columns]
+        others = range(len(self._fields), len(self._fields) + len(self._others))
+        total = sum(values) + sum(len(rows) - members(rows, at).count(None) for at in others)
+        names = (field.name for field in self._fields)
+        return self._form.has_no_more_keys(payloads, total, zip(names, values, strict=True))
+
+
+def _refuse(_: bytes) -> object:
+    """Stands for a decoder where there can be none."""
+    raise msgspec.ValidationError
+
+
+def _columns(rows: list[Any], fields: Fields) -> tuple[list[pa.Array[Any]], list[int]]:
+    """The columns, and the rows that have a value which is not in its column as it is."""
+    columns: list[pa.Array[Any]] = []
+    misfits: set[int] = set()
+    for at, field in enumerate(fields):
+        values, lost = column(members(rows, at), field.type)
+        columns.append(values)
+        misfits.update(lost)
+        if values.null_count and not field.nullable:
+            misfits.update(row for row, valid in enumerate(values.is_valid().to_pylist()) if not valid)
+    return columns, sorted(misfits)
+
+
+def _may_be_decoded(form: PayloadFormat, fields: Fields) -> bool:
+    # Only at the top is it seen that a value without a type of its own is null, where it may not be.
+    inner = chain.from_iterable(inner_fields(field.type) for field in fields)
+    everything = list(_all_fields(fields))
+    return (
+        len(everything) <= _MAX_DECODED_FIELDS
+        and all(_may_be_field(field.name) for field in everything)
+        and not any(_is_untyped(form, field.type) and not field.nullable for field in _all_fields(inner))
+    )
+
+
+def _all_fields(fields: Iterable[pa.Field[Any]]) -> Iterable[pa.Field[Any]]:
+    for field in fields:
+        yield field
+        yield from _all_fields(inner_fields(field.type))
+
+
+def _may_be_field(name: str) -> bool:
+    """Whether a name can be that of a struct's field: msgspec writes it as it is, and decoders must stay small."""
+    return name.isprintable() and not {'"', "\\"} & set(name) and len(name) <= _MAX_NAME_CHARS
+
+
+def _is_untyped(form: PayloadFormat, kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or (pa.types.is_timestamp(kind) and form.has_timestamps)
+
+
+@lru_cache(maxsize=64)
+def _decoder(form: ParseFormat, fields: Fields, others: tuple[str, ...], forbids: bool) -> Decode:
+    return format_of(form).decoders.struct(_struct(form, fields, others, forbids))
+
+
+def _struct(form: ParseFormat, fields: Fields, others: tuple[str, ...], forbids: bool) -> type:
+    names = [*(field.name for field in fields), *others]
+    types: list[Any] = [
+        (attribute(at), _type(form, field, forbids), *((None,) if field.nullable else ()))
+        for at, field in enumerate(fields)
+    ]
+    types += [(attribute(at), Any, None) for at in range(len(fields), len(names))]
+    rename = {attribute(at): name for at, name in enumerate(names)}
+    return msgspec.defstruct(
+        "Row", types, rename=rename, forbid_unknown_fields=forbids, omit_defaults=True, kw_only=True, gc=False
+    )
+
+
+def _type(form: ParseFormat, field: pa.Field[Any], forbids: bool) -> Any:
+    kind = _type_of(form, field.type, forbids)
+    return kind | None if field.nullable and kind not in (Any, msgspec.Raw, None) else kind
+
+
+def _type_of(form: ParseFormat, kind: pa.DataType, forbids: bool) -> Any:
+    """What msgspec takes for a value of this kind; more only where `column` looks again."""
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_struct(kind):
+        return _struct(form, inner_fields(kind), (), forbids)
+    if pa.types.is_list(kind):
+        return list.__class_getitem__(_type(form, kind.value_field, forbids))
+    if pa.types.is_map(kind):
+        return dict.__class_getitem__((str, _type(form, kind.item_field, forbids)))
+    if pa.types.is_integer(kind):
+        most = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
+    if pa.types.is_decimal(kind):
+        return msgspec.Raw if form == ParseFormat.JSON else int | float | str
+    if pa.types.is_timestamp(kind) and form == ParseFormat.MSGPACK:
+        return Any
+    if pa.types.is_floating(kind):
+        return float
+    return {pa.bool_(): bool, pa.binary(): bytes}.get(kind, str)
