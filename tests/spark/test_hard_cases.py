@@ -1,4 +1,4 @@
-"""What attacks on the Spark side have found: each was a loss, or an error in the wrong words."""
+"""Cases that once lost events, or failed with a misleading error."""
 
 from __future__ import annotations
 
@@ -75,24 +75,24 @@ def test_tables_that_are_one_or_lie_in_each_other_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"), [("id bigint", "id string", "'id' is bigint"), ("id int", "ID int", "'ID'")]
+    ("before", "now", "problem"), [("id bigint", "id string", "'id' is bigint"), ("id int", "ID int", "'ID'")]
 )
 def test_columns_that_cannot_be_read_together_with_the_tables_are_refused_before_anything_is_written(
-    spark: Any, places: Places, before: str, now: str, said: str
+    spark: Any, places: Places, before: str, now: str, problem: str
 ) -> None:
     first = open_table(spark, str(places.table))
     assert first.stage(spark.createDataFrame([], before), BlockId("q", 0, "1")).commit()
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=problem):
         open_table(spark, str(places.table)).stage(spark.createDataFrame([], now), BlockId("q", 1, "2"))
 
 
 def test_letters_that_a_changed_pipeline_makes_anew_are_not_lost(spark: Any, places: Places) -> None:
     places.put([b'{"id": 1}', b'{"id": "x"}', b"broken"])
-    told: list[str] = []
+    blocks: list[str] = []
 
     def fail_once(_rows: Any, block: str) -> None:
-        told.append(block)
-        if len(told) == 1:
+        blocks.append(block)
+        if len(blocks) == 1:
             raise OSError("the sink is gone")
 
     with pytest.raises(SinkFailed):
@@ -103,7 +103,7 @@ def test_letters_that_a_changed_pipeline_makes_anew_are_not_lost(spark: Any, pla
     with pytest.raises(DeadLetterRouteFailed, match=r"has 1 dead letters .* makes 2 now: the pipeline was changed"):
         changed.run(spark, "available_now")
     assert places.queued() == [0]
-    assert len(told) == 1
+    assert len(blocks) == 1
 
 
 def test_a_sink_is_not_called_for_a_block_without_rows_and_records_go_to_a_buffer_as_they_are(

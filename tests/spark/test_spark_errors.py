@@ -59,7 +59,7 @@ def test_a_message_of_several_lines_keeps_them_and_its_text_is_one() -> None:
 
 
 def test_an_error_quoted_in_a_later_line_of_a_message_is_part_of_it_too() -> None:
-    text = "penstock.errors.ProcessFailed: enrich failed: ValueError: said:\n  penstock.errors.Fenced: no"
+    text = "penstock.errors.ProcessFailed: enrich failed: ValueError: text:\n  penstock.errors.Fenced: no"
     assert found(text)[0] is ProcessFailed
 
 

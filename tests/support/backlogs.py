@@ -93,7 +93,7 @@ class Backlog:
 
 
 def stop_readers() -> None:
-    """Stop every reader that a test made: each may have a collector, which would go on beside the tests after it."""
+    """Stop every reader that a test opened: each may have a collector, which would go on beside the tests after it."""
     while _backlogs:
         reader, _ = _backlogs.popitem()
         with suppress(PenstockError):  # of a store that fails on purpose
@@ -137,7 +137,7 @@ def at(reader: BufferStreamReader, sequence: int) -> dict[str, Any]:
 
 
 def plan(reader: BufferStreamReader, start: int, limit: ReadLimit = ALL) -> int:
-    """Ask for the next block, as Spark does when what lies before it is in its commit log."""
+    """Ask for the next block, as Spark does when the blocks before it are in its commit log."""
     return int(reader.latestOffset(at(reader, start), limit)["sequence"])
 
 

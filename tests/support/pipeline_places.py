@@ -1,4 +1,4 @@
-"""A pipeline's places in one directory, and what is in them: read without Spark, as anybody could."""
+"""A pipeline's places in one directory, and what is in them: read without Spark."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def until(ask: Callable[[], Answer | None], what: str, seconds: float = PATIENCE
 
 
 def session_of(pid: int) -> int | None:
-    """Which session a process is in; None if there is no such process, or only what is left of one."""
+    """Which session a process is in; None if there is no such process, or only a zombie."""
     try:
         state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ class Session:
             errors="replace",
             start_new_session=True,
         )
-        self._said: list[str] = []
+        self._lines: list[str] = []
         self._more = threading.Condition()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -72,10 +72,10 @@ class Session:
         return self._process.pid
 
     @property
-    def said(self) -> str:
-        """All that was said so far."""
+    def output(self) -> str:
+        """All output so far."""
         with self._more:
-            return "".join(self._said)
+            return "".join(self._lines)
 
     def hear(self, pattern: str, seconds: float = PATIENCE) -> re.Match[str]:
         """Wait for a line that has the pattern in it."""
@@ -83,14 +83,14 @@ class Session:
         seen = 0
         with self._more:
             while True:
-                for line in self._said[seen:]:
+                for line in self._lines[seen:]:
                     if found := re.search(pattern, line):
                         return found
-                seen = len(self._said)
-                left = deadline - time.monotonic()
-                assert left > 0, f"nobody says {pattern!r}:\n{''.join(self._said)}"
-                assert self._process.poll() is None, f"it has ended without saying {pattern!r}:\n{''.join(self._said)}"
-                self._more.wait(min(left, 1.0))
+                seen = len(self._lines)
+                seconds_to_go = deadline - time.monotonic()
+                assert seconds_to_go > 0, f"no line has {pattern!r}:\n{''.join(self._lines)}"
+                assert self._process.poll() is None, f"it has ended without {pattern!r}:\n{''.join(self._lines)}"
+                self._more.wait(min(seconds_to_go, 1.0))
 
     def has_ended(self) -> bool:
         """Whether the first process is gone."""
@@ -124,5 +124,5 @@ class Session:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with self._more:
-                self._said.append(line)
+                self._lines.append(line)
                 self._more.notify_all()

@@ -18,7 +18,7 @@ from tests.support.process_sessions import Session
 SPARK_HOME = Path(pyspark.__file__).parent
 START = 180.0  # seconds that a JVM may take to start on a machine that has much else to do
 
-# What is said is waited for, so it has to be said: Spark's own default is to be silent.
+# Tests wait for lines of the log, and by default Spark logs nothing of this.
 LOGGING = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -95,7 +95,7 @@ class Cluster:
             worker.hear("Successfully registered with master", START)
 
     def submit(self, script: str, folder: Path, **environment: str) -> Session:
-        """Run a shell script, as somebody types it at a host of the cluster; its driver is in the script's session."""
+        """Run a shell script, as typed at a host of the cluster; its driver is in the script's session."""
         driver = Session(["sh", "-eu", "-c", script], self.environment(**environment), folder)
         self._sessions.append(driver)
         return driver

@@ -62,7 +62,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where somebody stands who has made `pkg.zip` as the page says."""
+    """A folder with `pkg.zip`, built as the page says."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(["sh", "-euc", MAKE_PACKAGE], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
     return tmp_path
@@ -128,7 +128,7 @@ def test_the_commands_and_the_job_of_the_page_work_as_printed(command: str, clus
         producer.produce("this is no JSON")
     (folder / "job.py").write_text(JOB)
     driver = submit(cluster, folder, command)
-    assert driver.status(A_JOB) == 0, driver.said
+    assert driver.status(A_JOB) == 0, driver.output
     expected = [(number, "click", "click") for number in range(1000)]
     assert rows_of(folder / "table", "id", "event", "where") == sorted(expected, key=repr)
     assert rows_of(folder / "dead-letters", "payload", "stage") == [(b"this is no JSON", "parse")]
@@ -144,7 +144,7 @@ def test_without_the_archive_the_executors_lack_the_module(cluster: Cluster, fol
     assert without != SUBMIT
     driver = submit(cluster, folder, without)
     assert driver.status(A_JOB) != 0
-    assert "ModuleNotFoundError: No module named 'penstock'" in driver.said, driver.said
+    assert "ModuleNotFoundError: No module named 'penstock'" in driver.output, driver.output
     assert not (folder / "table").exists()
     assert entries_left(folder) == 1
 
@@ -159,7 +159,7 @@ def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
     driver = submit(cluster, folder)
 
     def marked() -> int | None:
-        assert not driver.has_ended(), driver.said
+        assert not driver.has_ended(), driver.output
         mark = folder / killed_job.MARK
         return int(mark.read_text()) if mark.exists() else None
 
@@ -168,8 +168,8 @@ def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
     blocks_before = len(list((folder / "table").glob("block=*")))
     others = {worker.id for worker in cluster.workers} - {killed.id}
     count = killed.kill()
-    assert driver.status(A_JOB) == 0, driver.said
-    print(driver.said)
+    assert driver.status(A_JOB) == 0, driver.output
+    print(driver.output)
 
     assert count >= 4, "the worker, its executor, and the executor's Python processes"
     assert blocks_before == 1, "it was in the middle of block 1"

@@ -1,4 +1,4 @@
-"""The program that is killed: a pipeline's driver that tells, through a pipe, where it is, and dies where it is told.
+"""The program that is killed: a pipeline's driver that reports, through a pipe, where it is, and dies at a given place.
 
 python -m tests.spark.kills.driver ROOT SINK PIPE [FATE]
 """
@@ -99,7 +99,7 @@ def telling_run(job: Job, spark: SparkSession, telling: Telling) -> PipelineRun:
 
     def open_rows(spark: Any) -> Sink:
         sink = BufferSink(spark, str(job.rows), {}) if job.to_buffer else open_table(spark, str(job.rows))
-        return TellingSink(sink, telling, Mark.TAKEN, Mark.ROWS_STAGED, Mark.ROWS_COMMITTED)
+        return TellingSink(sink, telling, Mark.PLANNED, Mark.ROWS_STAGED, Mark.ROWS_COMMITTED)
 
     def open_letters(spark: Any) -> Sink:
         sink = open_table(spark, str(job.letters))

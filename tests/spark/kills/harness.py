@@ -21,7 +21,7 @@ SPARKS_PATIENCE = 4 * PATIENCE  # a JVM and several Pythons start between two ma
 
 
 SECOND_BEST = ("Fenced", "CONCURRENT_STREAM_LOG_UPDATE")
-"""What a driver may end with, by itself, when another has taken over."""
+"""The errors that end a driver when another has taken over."""
 
 
 class Driver:
@@ -49,14 +49,14 @@ class Driver:
         os.close(theirs)  # so that its end is the end of the pipe: the JVM does not inherit it
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What the driver and its JVM wrote into the log."""
         return self._log.read_bytes()[self._logged :].decode(errors="replace")
 
     @property
     def was_overtaken(self) -> bool:
         """Whether it ended because another driver has taken over."""
-        return any(reason in self.said for reason in SECOND_BEST)
+        return any(reason in self.output for reason in SECOND_BEST)
 
     def reaches(self, mark: Mark, batch: int | None = None, *, times: int = 1) -> bool:
         """Wait until the driver is at a mark, of any batch or of one; False if it ended before."""
@@ -75,8 +75,8 @@ class Driver:
     def lives_for(self, seconds: float) -> bool:
         """Let it go on for so long; False if it ended meanwhile."""
         until = time.monotonic() + seconds
-        while not self._is_over and (left := until - time.monotonic()) > 0:
-            self._hear(left)
+        while not self._is_over and (seconds_to_go := until - time.monotonic()) > 0:
+            self._hear(seconds_to_go)
         return not self._is_over
 
     def kill(self, deed: Deed) -> None:
@@ -104,7 +104,7 @@ class Driver:
         """Wait for what it tells next; without an end to the patience it must tell something."""
         ready, _, _ = select.select([self._pipe], [], [], SPARKS_PATIENCE if patience is None else patience)
         if not ready:
-            assert patience is not None, f"the driver is stuck after {self.marks[-3:]}:\n{self.said[-4000:]}"
+            assert patience is not None, f"the driver is stuck after {self.marks[-3:]}:\n{self.output[-4000:]}"
             return []
         data = os.read(self._pipe, 65536)
         self._is_over = not data

@@ -43,7 +43,7 @@ def event(number: int) -> bytes:
 
 
 def marking_unwanted() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A process function that sets unwanted events aside. It is made here so that it goes to workers by value."""
+    """A process function that sets unwanted events aside. It is defined here so that it goes to workers by value."""
 
     def mark_unwanted(events: pa.RecordBatch) -> pa.RecordBatch:
         numbers: list[Any] = events.column("n").to_pylist()
@@ -55,7 +55,7 @@ def marking_unwanted() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Job:
-    """Where everything of a job lies. Its rows go into a table, or into another buffer."""
+    """The places of a job. Its rows go into a table, or into another buffer."""
 
     root: Path
     to_buffer: bool = False
@@ -119,7 +119,7 @@ class Job:
         return len(_plain(self.rows, "n")) if self.rows.exists() else 0
 
     def staged(self) -> list[Path]:
-        """What lies in the staging directories."""
+        """What is in the staging directories."""
         return [path for name in (".rows.staging", ".letters.staging") for path in (self.root / name).glob("*")]
 
 
@@ -139,10 +139,10 @@ class Found:
         return [number for number in numbers if not (self.letters if is_dead(number) else self.rows)[number]]
 
 
-def seen_by_anyone(job: Job, taken: Iterable[int] = ()) -> Found:
-    """What a reader that knows nothing of Penstock finds; a buffer is read by ours, and some has been taken from it."""
+def seen_by_anyone(job: Job, consumed: Iterable[int] = ()) -> Found:
+    """What a reader without Penstock finds; in a buffer, what a consumer of ours finds and has consumed before."""
     if job.to_buffer:
-        rows = Counter([*taken, *(_number_in(record.value) for record in peek(job.rows, 1_000_000))])
+        rows = Counter([*consumed, *(_number_in(record.value) for record in peek(job.rows, 1_000_000))])
     else:
         rows = Counter(_plain(job.rows, "n"))
     return Found(rows, Counter(map(_number_in, _plain(job.letters, "payload"))))
@@ -159,21 +159,21 @@ def seen_by_read_table(job: Job, spark: Any) -> Found:
 
 
 def keep_taking(parent: Parent, job: Job) -> list[int]:
-    """Take everything out of the buffer that the rows go to, as it comes, until told to stop; return the numbers."""
-    taken: list[int] = []
+    """Take everything out of the buffer that the rows go to, as it comes, until it is to stop; return the numbers."""
+    consumed: list[int] = []
     with Consumer(job.rows) as consumer:
         parent.tell()
         while not parent.wants():
             for batch in consumer.follow(timeout=0.05):
-                taken += [_number_in(value) for value in batch.entries]
+                consumed += [_number_in(value) for value in batch.entries]
                 batch.ack()
-    return taken
+    return consumed
 
 
-def assert_exactly_once(job: Job, spark: Any, numbers: Iterable[int], taken: Iterable[int] = ()) -> Found:
-    """Every event is where it belongs, once, whoever reads; and the buffer is empty."""
+def assert_exactly_once(job: Job, spark: Any, numbers: Iterable[int], consumed: Iterable[int] = ()) -> Found:
+    """Every event is where it belongs, once, for every kind of reader; and the buffer is empty."""
     wanted = set(numbers)
-    readers = {"anyone": seen_by_anyone(job, taken)}
+    readers = {"anyone": seen_by_anyone(job, consumed)}
     if not job.to_buffer:
         readers["read_table"] = seen_by_read_table(job, spark)
     for reader, found in readers.items():

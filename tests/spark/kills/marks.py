@@ -1,4 +1,4 @@
-"""The places that a driver tells of when it reaches them, and where it can be told to die."""
+"""The places that a driver reports when it reaches them, and where it can be killed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import StrEnum
 
 
 class Mark(StrEnum):
-    """A step of a driver, in the order in which they come; those from `TAKEN` on come with each block."""
+    """A step of a driver, in the order in which they come; those from `PLANNED` on come with each block."""
 
     STARTED = "started"  # Python runs, there is no JVM yet
     SESSION = "session"  # the JVM runs, there is no query yet
     ASKED = "asked"  # in the planner: the block is in the commit log, and not acked
     ACKED = "acked"  # in the planner: right after the ack
-    TAKEN = "taken"  # planned, and handed to the sink
+    PLANNED = "planned"  # and handed to the run
     READ = "read"  # executors have read and processed it
     LETTERS_STAGED = "letters-staged"
     LETTERS_COMMITTED = "letters-committed"

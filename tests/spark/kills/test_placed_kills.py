@@ -1,4 +1,4 @@
-"""A driver is killed at an exact place, and whoever runs the pipeline next finishes, with every event once."""
+"""A driver is killed at an exact place, and the next run of the pipeline finishes, with every event once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BLOCKS = 4
 PLACES = [Fate(Deed.GROUP, Mark.ROWS_COMMITTED, 1)]  # Python alone is killed in `test_random_kills.py`
 MORE_PLACES = [
     # in block 0, whose start is not in the checkpoint
-    Fate(Deed.GROUP, Mark.TAKEN, 0),
+    Fate(Deed.GROUP, Mark.PLANNED, 0),
     Fate(Deed.PYTHON, Mark.LETTERS_STAGED, 0),
     Fate(Deed.GROUP, Mark.LETTERS_COMMITTED, 0),
     Fate(Deed.GROUP, Mark.ROWS_STAGED, 0),
     Fate(Deed.GROUP, Mark.ROWS_COMMITTED, 0),
     # between planning and the sink
-    Fate(Deed.PYTHON, Mark.TAKEN, 2),
+    Fate(Deed.PYTHON, Mark.PLANNED, 2),
     Fate(Deed.PYTHON, Mark.READ, 1),
     # in the sink
     Fate(Deed.PYTHON, Mark.LETTERS_COMMITTED, 1),
@@ -41,7 +41,7 @@ MORE_PLACES = [
 
 @dataclass(frozen=True)
 class State:
-    """What a driver left: blocks in its tables and in the commit log, and batches that are acked."""
+    """The state after a driver: blocks in its tables and in the commit log, and batches that are acked."""
 
     letters: int
     rows: int
@@ -66,7 +66,7 @@ class State:
 
 
 def finish(job: Job, spark: Any, numbers: range) -> str:
-    """Run what is left, here, and look for every event; return what was found."""
+    """Run the rest, here, and look for every event; return what was found."""
     before = job.row_count()
     done = job.pipeline().run(spark, trigger="available_now")
     found = assert_exactly_once(job, spark, numbers)
@@ -89,7 +89,7 @@ def test_a_driver_that_is_killed_there_loses_nothing_and_leaves_nothing_twice(
     numbers = job.produce_blocks(BLOCKS)
     driver = start_driver(job, fate)
     code = driver.wait()
-    assert code == -signal.SIGKILL, f"it ended by itself, after {driver.marks[-1:]}:\n{driver.said[-4000:]}"
+    assert code == -signal.SIGKILL, f"it ended by itself, after {driver.marks[-1:]}:\n{driver.output[-4000:]}"
     if not (fate.mark in IN_PLANNER and fate.deed is Deed.PYTHON):  # there the planner lives on, and may ack
         assert State.of(job) == State.at(fate)
 

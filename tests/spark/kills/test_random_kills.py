@@ -49,15 +49,15 @@ def moments(seed: int) -> Iterator[Moment]:
 
 
 def keep_producing(parent: Parent, job: Job, first: int) -> range:
-    """Produce numbers, of which every producer has its own, until told to stop; return them."""
-    made = 0
+    """Produce numbers, of which every producer has its own, until it is to stop; return them."""
+    count = 0
     with Producer(job.buffer, ProducerConfig(flush_interval=3600)) as producer:
         while not parent.wants():
-            producer.produce([event(first + (made + one) * PRODUCERS) for one in range(PER_BATCH)])
+            producer.produce([event(first + (count + one) * PRODUCERS) for one in range(PER_BATCH)])
             producer.flush()
-            made += PER_BATCH
+            count += PER_BATCH
             time.sleep(_PACE)
-    return range(first, first + made * PRODUCERS, PRODUCERS)
+    return range(first, first + count * PRODUCERS, PRODUCERS)
 
 
 def die(driver: Driver, moment: Moment) -> bool:
@@ -65,7 +65,7 @@ def die(driver: Driver, moment: Moment) -> bool:
     if driver.reaches(moment.mark, times=moment.times) and driver.lives_for(moment.delay):
         driver.kill(moment.deed)
         return True
-    assert driver.was_overtaken, f"it ended by itself, after {driver.marks[-1:]}:\n{driver.said[-4000:]}"
+    assert driver.was_overtaken, f"it ended by itself, after {driver.marks[-1:]}:\n{driver.output[-4000:]}"
     return False
 
 
@@ -88,18 +88,18 @@ def kill_and_finish(
 
     job.pipeline().run(spark, trigger="available_now")
 
-    taken: list[int] = []
+    consumed: list[int] = []
     if taker is not None:
         taker.tell("stop")
-        taken = taker.answer()
-    found = assert_exactly_once(job, spark, numbers, taken)
+        consumed = taker.answer()
+    found = assert_exactly_once(job, spark, numbers, consumed)
     print(
         f"\n{kills} kills, {(kills + 1) // 2} of Python alone and {kills // 2} with its JVM, last seen at "
         f"{dict(last_marks)}; {overtaken} drivers were overtaken.\n"
         f"{len(numbers)} events, {found.rows.total()} rows, {found.letters.total()} dead letters, lost "
         f"{len(found.lost(numbers))}, twice {len(found.twice())}; a block came again and was there already "
-        f"{(job.root / 'driver.log').read_text(errors='replace').count('already')} times; {len(taken)} rows were "
-        "taken on the way"
+        f"{(job.root / 'driver.log').read_text(errors='replace').count('already')} times; {len(consumed)} rows were "
+        "consumed on the way"
     )
 
 
@@ -119,7 +119,7 @@ def test_every_event_is_in_a_buffer_once_however_often_the_driver_is_killed(
     kills: int, spark: Any, tmp_path: Path, start: Start, start_driver: StartDriver, manifest: str
 ) -> None:
     job = Job(tmp_path, to_buffer=True)
-    # On version 1 a block is told from what is still queued: nobody may read it before it comes again.
+    # On version 1 a block is recognised among what is still queued: it may not be read before it comes again.
     taker = start(keep_taking, job) if manifest == "native" else None
     if taker is not None:
         taker.hear()

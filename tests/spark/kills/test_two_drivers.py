@@ -30,7 +30,7 @@ def files_of(job: Job) -> list[Path]:
         Mark.ROWS_STAGED,
         *(
             pytest.param(mark, marks=pytest.mark.chaos)
-            for mark in (Mark.TAKEN, Mark.READ, Mark.LETTERS_STAGED, Mark.ROWS_COMMITTED)
+            for mark in (Mark.PLANNED, Mark.READ, Mark.LETTERS_STAGED, Mark.ROWS_COMMITTED)
         ),
     ],
 )
@@ -40,14 +40,14 @@ def test_a_driver_that_sleeps_in_a_block_while_another_finishes_it_leaves_no_tra
     job = Job(tmp_path)
     numbers = job.produce_blocks(4)
     sleeper = start_driver(job, Fate(Deed.PAUSE, mark, 1))
-    assert sleeper.reaches(mark, 1), sleeper.said[-4000:]
+    assert sleeper.reaches(mark, 1), sleeper.output[-4000:]
     job.pipeline().run(spark, trigger="available_now")
     files = files_of(job)
 
     sleeper.go_on()
 
     assert sleeper.wait() == 1
-    assert sleeper.was_overtaken, sleeper.said[-4000:]
+    assert sleeper.was_overtaken, sleeper.output[-4000:]
     assert files_of(job) == files
     assert job.staged() == []
     found = assert_exactly_once(job, spark, numbers)

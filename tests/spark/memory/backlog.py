@@ -1,4 +1,4 @@
-"""A backlog of any size, made in no time: its data objects are one file by many names, and each is read in full."""
+"""A backlog of any size, created quickly: its data objects are one file with many names, and each is read in full."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Backlog:
 def make_backlog(folder: Path, size: int, compression: str = "none") -> Backlog:
     """A buffer of JSON records of about 1 KiB, that many bytes of them when they are decoded."""
     line = b'{"id": %12d, "event": "click", "text": "%s"}'
-    text = b"somebody looked at a page of products " * 25
+    text = b"a visitor looked at a page of products " * 25
     values = [line % (number, text) for number in range(OBJECT // len(line % (0, text)))]
     events = folder / "events"
     config = ProducerConfig(compression=compression)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SAID = "said.json"
+REPORT = "report.json"
 
 
 def main(group: str, folder: str, sink: str, heap: str) -> None:
@@ -39,9 +39,9 @@ def main(group: str, folder: str, sink: str, heap: str) -> None:
     done = pipeline.run(spark, trigger="available_now")
     if sink == "table":
         counted = spark.read.parquet(f"{folder}/table").count()
-    left = len(Manifest.read(open_store(f"{folder}/events")).entries)
-    said = {"rows": done.rows, "counted": counted, "blocks": done.blocks, "seconds": done.seconds, "left": left}
-    Path(folder, SAID).write_text(json.dumps(said))  # what is printed, Spark's log comes in between
+    queued = len(Manifest.read(open_store(f"{folder}/events")).entries)
+    report = {"rows": done.rows, "counted": counted, "blocks": done.blocks, "seconds": done.seconds, "left": queued}
+    Path(folder, REPORT).write_text(json.dumps(report))  # what is printed, Spark's log comes in between
     spark.stop()
 
 

@@ -63,9 +63,9 @@ def peak_of(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Drained:
-    """What the driver said, and the peak of each of its processes, the highest first."""
+    """The driver's report, and the peak of each of its processes, the highest first."""
 
-    said: dict[str, Any]
+    report: dict[str, Any]
     peaks: dict[str, list[int]]
 
 
@@ -74,7 +74,7 @@ def drained(backlog: Backlog, sink: str, group: Group | None = None, seconds: fl
     words = [str(group.folder) if group else "", str(backlog.folder), sink, f"{HEAP // MIB}m"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     for name in SHORT_LIVED_JVM:
-        del environment[name]  # the memory of a JVM as everybody has it
+        del environment[name]  # the memory of a JVM as it is by default
     session = Session([sys.executable, "-m", drain.__name__, *words], environment, ROOT)
     seen: dict[int, tuple[str, int]] = {}
     deadline = time.monotonic() + seconds
@@ -84,7 +84,7 @@ def drained(backlog: Backlog, sink: str, group: Group | None = None, seconds: fl
                 kind = kind_of(pid)
                 if kind is not None:
                     seen[pid] = kind, max(peak_of(pid), seen.get(pid, ("", 0))[1])
-            assert time.monotonic() < deadline, f"it is not done in {seconds} s:\n{session.said}"
+            assert time.monotonic() < deadline, f"it is not done in {seconds} s:\n{session.output}"
             time.sleep(0.2)  # between two looks: the kernel keeps each peak
         status = session.status(10)
     finally:
@@ -92,14 +92,14 @@ def drained(backlog: Backlog, sink: str, group: Group | None = None, seconds: fl
     peaks = {kind: sorted((peak for of, peak in seen.values() if of == kind), reverse=True) for kind in KINDS}
     in_mib = {kind: [peak // MIB for peak in of] for kind, of in peaks.items()}
     print(f"{sink}: {in_mib} MiB at most; the group: {(group.peak or 0) // MIB if group else 'none'}")
-    assert status == 0, session.said
-    return Drained(json.loads((backlog.folder / drain.SAID).read_text()), peaks)
+    assert status == 0, session.output
+    return Drained(json.loads((backlog.folder / drain.REPORT).read_text()), peaks)
 
 
 def check(backlog: Backlog, result: Drained) -> None:
-    print(result.said)
-    assert (result.said["rows"], result.said["counted"]) == (backlog.rows, backlog.rows)
-    assert result.said["left"] == 0
+    print(result.report)
+    assert (result.report["rows"], result.report["counted"]) == (backlog.rows, backlog.rows)
+    assert result.report["left"] == 0
     for kind, bound in BOUNDS.items():
         assert result.peaks[kind], f"no process was seen as {kind}"
         assert result.peaks[kind][0] <= bound, f"{kind}: {result.peaks[kind][0] / MIB:.0f} MiB"
@@ -107,7 +107,7 @@ def check(backlog: Backlog, result: Drained) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is gone when the test is over: pytest would keep what lies there."""
+    """A folder that is gone when the test is over: pytest would keep what is there."""
     skip_without_java()
     yield tmp_path
     shutil.rmtree(tmp_path)
@@ -145,6 +145,6 @@ def test_a_task_holds_few_data_objects_at_a_time(compression: str, tmp_path: Pat
     done = subprocess.run(read, cwd=ROOT, capture_output=True, text=True, check=False)
     shutil.rmtree(tmp_path)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["rows"] == backlog.rows
-    assert said["peak"] <= BOUNDS["worker"], f"{said['peak'] / MIB:.0f} MiB"
+    report = json.loads(done.stdout)
+    assert report["rows"] == backlog.rows
+    assert report["peak"] <= BOUNDS["worker"], f"{report['peak'] / MIB:.0f} MiB"

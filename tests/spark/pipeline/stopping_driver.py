@@ -1,4 +1,4 @@
-"""A pipeline's driver that a test stops: it runs what it is told on its standard input, and says where it is.
+"""A pipeline's driver that a test stops: it runs what its standard input says, and reports where it is.
 
 python -m tests.spark.pipeline.stopping_driver ROOT
 """
@@ -54,12 +54,12 @@ def holding(root: Path) -> Callable[[Any], Any]:
 
 def idling(spark: SparkSession, places: Places) -> Callable[[], None]:
     """Make a function that tells, once, that the first block is committed and the query waits for its next trigger."""
-    told: list[str] = []
+    reported: list[str] = []
 
     def look() -> None:
         done = (places.checkpoint / "commits" / "0").exists()
-        if done and not told and not spark.streams.active[0].status["isTriggerActive"]:
-            told.append("idle")
+        if done and not reported and not spark.streams.active[0].status["isTriggerActive"]:
+            reported.append("idle")
             tell("idle")
 
     return look

@@ -1,4 +1,4 @@
-"""Building a `Pipeline`: what it refuses as soon as it is said, and what each call leaves as it was."""
+"""Building a `Pipeline`: what each call refuses, and that it leaves the pipeline before it as it was."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_option_that_a_pipeline_sets_itself_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "problem"),
     [
         ({"maxBytesPerTrigger": "much"}, "maxBytesPerTrigger must be a number of bytes"),
         ({"maxBatchesPerTrigger": 0}, "maxBatchesPerTrigger"),
@@ -89,8 +89,8 @@ def test_an_option_that_a_pipeline_sets_itself_is_refused(name: str) -> None:
         ({"pollInterval": -1}, "pollInterval"),
     ],
 )
-def test_a_wrong_read_option_is_refused_at_once(options: dict[str, object], said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_a_wrong_read_option_is_refused_at_once(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
         Pipeline("/data/events", "/data/checkpoint", options=options)
 
 
@@ -112,7 +112,7 @@ def test_options_are_a_dict(build: Callable[[Any], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "schema", "on_error", "said"),
+    ("format", "schema", "on_error", "problem"),
     [
         ("xml", "id bigint", "dlq", "format must be one of json, msgpack, not 'xml'"),
         ("json", "id bigint", "drop", "on_error must be one of dlq, skip, fail, not 'drop'"),
@@ -121,8 +121,8 @@ def test_options_are_a_dict(build: Callable[[Any], object]) -> None:
         ("json", ["id"], "dlq", "schema must be columns such as .*, not \\['id'\\]"),
     ],
 )
-def test_parse_refuses(format: str, schema: Any, on_error: str, said: str) -> None:  # noqa: A002  as it is called there
-    with pytest.raises(InvalidInput, match=said):
+def test_parse_refuses(format: str, schema: Any, on_error: str, problem: str) -> None:  # noqa: A002  as it is called there
+    with pytest.raises(InvalidInput, match=problem):
         begun().parse(format, schema, on_error)
 
 
@@ -131,7 +131,7 @@ def test_parse_takes_a_schema_of_sparks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "problem"),
     [
         (lambda it: it.parse("json", "id bigint").parse("json", "id bigint"), "a pipeline parses once"),
         (lambda it: it.transform(same).parse("json", "id bigint"), "parse comes before transform"),
@@ -157,8 +157,8 @@ def test_parse_takes_a_schema_of_sparks() -> None:
         (lambda it: it.to(same).run("local[*]"), "run takes a SparkSession, not str"),
     ],
 )
-def test_a_step_that_cannot_be_right_is_refused_when_it_is_said(build: Build, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_a_step_that_cannot_be_right_is_refused_by_its_call(build: Build, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
         build(begun())
 
 

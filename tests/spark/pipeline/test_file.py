@@ -1,4 +1,4 @@
-"""A pipeline in a TOML file: what it makes, and what is said of each mistake. No Spark runs here."""
+"""A pipeline in a TOML file: what it makes, and what is problem of each mistake. No Spark runs here."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Recorder:
 
 
 def calls(folder: Path, text: str) -> list[tuple[Any, ...]]:
-    made = build(load(folder, text).content, Recorder)
-    assert isinstance(made, Recorder)
-    return made.calls
+    steps = build(load(folder, text).content, Recorder)
+    assert isinstance(steps, Recorder)
+    return steps.calls
 
 
 WHOLE = f"""
@@ -119,9 +119,9 @@ spark.ui.enabled = false
 
 def test_a_whole_file_becomes_a_pipeline_with_its_steps_in_order(folder: Path) -> None:
     assert load(folder, WHOLE).trigger == "10 seconds"
-    made = calls(folder, WHOLE)
+    steps = calls(folder, WHOLE)
     module = sys.modules[MODULE]
-    assert made == [
+    assert steps == [
         (
             "new",
             {
@@ -180,8 +180,8 @@ def test_other_sinks_are_called_with_what_they_take(folder: Path, sink: str, cal
 
 
 def test_a_function_can_be_the_sink(folder: Path) -> None:
-    made = calls(folder, f'{PLACES}[sink]\nfunction = "{MODULE}:write"')
-    assert made[-1] == ("to", sys.modules[MODULE].write)
+    steps = calls(folder, f'{PLACES}[sink]\nfunction = "{MODULE}:write"')
+    assert steps[-1] == ("to", sys.modules[MODULE].write)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_a_function_can_be_the_sink(folder: Path) -> None:
     ids=["one", "a list", "a list of both forms"],
 )
 def test_functions_can_be_written_in_short(folder: Path, process: str, many: int) -> None:
-    made = calls(folder, f"{PLACES}{process}\n{PARSE}{SINK}")
-    assert made[2:-1] == [("process", sys.modules[MODULE].enrich, {"schema": None})] * many
+    steps = calls(folder, f"{PLACES}{process}\n{PARSE}{SINK}")
+    assert steps[2:-1] == [("process", sys.modules[MODULE].enrich, {"schema": None})] * many
 
 
 def test_a_module_beside_the_file_is_found_before_any_other(folder: Path, tmp_path_factory: Any) -> None:
@@ -232,14 +232,14 @@ def test_workers_on_this_host_get_this_python_and_find_the_modules(
 
 
 def mistake(folder: Path, text: str) -> str:
-    """What is said of a file, after its name."""
+    """What is problem of a file, after its name."""
     with pytest.raises(InvalidInput) as caught:
         load(folder, text)
-    said = str(caught.value)
-    assert "\n" not in said
+    problem = str(caught.value)
+    assert "\n" not in problem
     start = f"{folder / 'pipeline.toml'}, "
-    assert said.startswith(start)
-    return said.removeprefix(start)
+    assert problem.startswith(start)
+    return problem.removeprefix(start)
 
 
 TOP = "source, checkpoint, trigger, dead_letters, options, parse, process, sink, spark"
@@ -248,8 +248,9 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
+        # an unknown key is named with its line and the key that was meant
         ('sorce = "a"\ncheckpoint = "b"', "line 1: unknown key sorce; did you mean source?"),
         (f"{PLACES}colour = 3", f"line 3: unknown key colour: there are {TOP}"),
         (f"{PLACES}{SINK}[sprak]", "line 5: unknown key sprak; did you mean spark?"),
@@ -269,27 +270,7 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
         ),
         (f'{PLACES}{SINK}partitionby = ["a"]', "line 5: unknown key sink.partitionby; did you mean partition_by?"),
         (f"{PLACES}{SINK}[spark]\n\nappname = 'a'", "line 7: unknown key spark.appname; did you mean app_name?"),
-    ],
-    ids=[
-        "top",
-        "top, like nothing",
-        "table",
-        "parse, quoted",
-        "parse, dotted",
-        "below a table",
-        "second process",
-        "inline table",
-        "sink",
-        "spark",
-    ],
-)
-def test_an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant(folder: Path, text: str, said: str) -> None:
-    assert mistake(folder, text) == said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+        # a key that is missing is named with the line of its table
         (f'checkpoint = "b"\n{SINK}', "line 1: source is missing"),
         (f'source = "a"\n{SINK}', "line 1: checkpoint is missing"),
         (PLACES, f"line 1: [sink] is missing: a table with {SINKS}"),
@@ -297,16 +278,7 @@ def test_an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant(folder
         (f'{PLACES}[parse]\nschema = "a int"\n{SINK}', 'line 3: parse.format is missing: "json" or "msgpack"'),
         (f'{PLACES}\n\n[parse]\nformat = "json"\n{SINK}', "line 5: parse.schema is missing"),
         (f"{PLACES}{SINK}[[process]]\nbefore_parse = true", "line 5: process.function is missing"),
-    ],
-    ids=["source", "checkpoint", "sink", "its kind", "format", "schema", "function"],
-)
-def test_a_key_that_is_missing_is_named_with_the_line_of_its_table(folder: Path, text: str, said: str) -> None:
-    assert mistake(folder, text) == said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+        # a wrong type is named with its line
         ('source = 5\ncheckpoint = "b"', "line 1: source must be text, not an integer"),
         ('source = "a"\ncheckpoint = ["b"]', "line 2: checkpoint must be text, not an array"),
         ('source = " "\ncheckpoint = "b"', "line 1: source must not be empty"),
@@ -353,15 +325,7 @@ def test_a_key_that_is_missing_is_named_with_the_line_of_its_table(folder: Path,
             f"{PLACES}{SINK}[spark.config]\nspark.a = 1\nspark.b = [1]",
             "line 7: spark.config.spark.b must be text, a number, or true or false, not an array",
         ),
-    ],
-)
-def test_a_wrong_type_is_named_with_its_line(folder: Path, text: str, said: str) -> None:
-    assert mistake(folder, text) == said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+        # an unknown word is named with those that are allowed
         (f'{PLACES}trigger = "availablenow"', f'line 3: {TRIGGERS}, not "availablenow"; did you mean available_now?'),
         (f'{PLACES}trigger = "10 parsecs"', f'line 3: {TRIGGERS}, not "10 parsecs"'),
         (f'{PLACES}trigger = "0 seconds"', f'line 3: {TRIGGERS}, not "0 seconds"'),
@@ -370,16 +334,7 @@ def test_a_wrong_type_is_named_with_its_line(folder: Path, text: str, said: str)
             f'{PLACES}{PARSE}on_error = "dql"',
             'line 6: parse.on_error must be one of dlq, skip, fail, not "dql"; did you mean dlq?',
         ),
-    ],
-    ids=["trigger", "interval", "interval of nothing", "format", "on_error"],
-)
-def test_an_unknown_word_is_named_with_those_that_are_allowed(folder: Path, text: str, said: str) -> None:
-    assert mistake(folder, text) == said
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+        # what does not go together is named with its line
         (f'{PLACES}{SINK}delta = "d"', "line 5: two sinks, sink.parquet and sink.delta: a pipeline has one"),
         (
             f'{PLACES}[sink]\npartition_by = ["a"]\nbuffer = "b"',
@@ -401,15 +356,20 @@ def test_an_unknown_word_is_named_with_those_that_are_allowed(folder: Path, text
             f'process = ["{MODULE}:enrich", {{function = "{MODULE}:enrich", before_parse = true}}]\n{PLACES}{PARSE}',
             "line 1: process.before_parse = true comes after a function that runs after [parse]: put it first",
         ),
+        # what is no toml is said with tomllibs line
+        ("source = 'a'\nsource = 'b'", "line 2: this is no TOML: Cannot overwrite a value"),
+        ("source = 'a'\n\n= 5", "line 3: this is no TOML: Invalid statement"),
+        ("source = 'a'\ncheckpoint = '''b\n\n", "line 3: this is no TOML: Expected \"'''\""),
     ],
-    ids=["two sinks", "partitions", "options", "schema before parse", "schema without parse", "order"],
 )
-def test_what_does_not_go_together_is_named_with_its_line(folder: Path, text: str, said: str) -> None:
-    assert mistake(folder, text) == said
+def test_a_mistake_is_one_line_with_its_place_and_what_is_allowed_or_was_meant(
+    folder: Path, text: str, problem: str
+) -> None:
+    assert mistake(folder, text) == problem
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "problem"),
     [
         ("enrich", 'must be "module:function"'),
         ("a b:c", 'must be "module:function"'),
@@ -426,26 +386,13 @@ def test_what_does_not_go_together_is_named_with_its_line(folder: Path, text: st
     ],
 )
 @pytest.mark.parametrize("place", ["[sink]\nfunction", "[sink]\nparquet = 'a'\n[[process]]\nfunction"])
-def test_a_function_that_is_none_is_named_with_its_line(folder: Path, place: str, named: str, said: str) -> None:
+def test_a_function_that_is_none_is_named_with_its_line(folder: Path, place: str, named: str, problem: str) -> None:
     (folder / "broken_of_a_pipeline_file.py").write_text("1 / 0")
     (folder / "leaving_of_a_pipeline_file.py").write_text("raise SystemExit(3)")
     (folder / "typo_of_a_pipeline_file.py").write_text("f(")
     text = f'{PLACES}{place} = "{named}"'
     table = "process" if "process" in place else "sink"
-    assert mistake(folder, text) == f'line {text.count(chr(10)) + 1}: {table}.function "{named}" {said}'
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("source = 'a'\nsource = 'b'", "line 2: this is no TOML: Cannot overwrite a value"),
-        ("source = 'a'\n\n= 5", "line 3: this is no TOML: Invalid statement"),
-        ("source = 'a'\ncheckpoint = '''b\n\n", "line 3: this is no TOML: Expected \"'''\""),
-    ],
-    ids=["a key twice", "no key", "no end"],
-)
-def test_what_is_no_toml_is_said_with_tomllibs_line(folder: Path, text: str, said: str) -> None:
-    assert mistake(folder, text) == said
+    assert mistake(folder, text) == f'line {text.count(chr(10)) + 1}: {table}.function "{named}" {problem}'
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 50_000, "a = " + "{a=" * 50_000, "a = " + "[" * 2_000 + "]" * 2_000])
@@ -466,14 +413,14 @@ def test_what_is_not_utf8_is_said_with_its_line(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_said_to_be_absent_or_why(tmp_path: Path) -> None:
-    for path, said in (
+    for path, problem in (
         (tmp_path / "typo.toml", f"{tmp_path / 'typo.toml'}: there is no such file"),
         (tmp_path, f"{tmp_path} cannot be read: it is a directory, and not a file"),
         (tmp_path / ("a" * 300), f"{tmp_path / ('a' * 300)} cannot be read: File name too long"),
     ):
         with pytest.raises(InvalidInput) as caught:
             load_pipeline(path)
-        assert str(caught.value) == said
+        assert str(caught.value) == problem
 
 
 def test_what_the_pipeline_itself_refuses_is_said_with_the_file(folder: Path) -> None:
@@ -486,8 +433,8 @@ def test_what_the_pipeline_itself_refuses_is_said_with_the_file(folder: Path) ->
 def test_the_command_says_a_mistake_in_one_line(folder: Path) -> None:
     (folder / "pipeline.toml").write_text('sorce = "a"')
     done = run("run", str(folder / "pipeline.toml"))
-    said = f"penstock: {folder / 'pipeline.toml'}, line 1: unknown key sorce; did you mean source?\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    problem = f"penstock: {folder / 'pipeline.toml'}, line 1: unknown key sorce; did you mean source?\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", problem)
 
 
 GET_JAVA = (
@@ -500,11 +447,11 @@ def test_the_command_says_how_to_get_java_where_it_is_missing(folder: Path) -> N
     (folder / "pipeline.toml").write_text(PLACES + SINK)
     nowhere, word = str(folder / "nowhere"), str(folder / "pipeline.toml")
     done = run("run", word, JAVA_HOME=nowhere)
-    said = f"penstock: Java was not found in JAVA_HOME ({nowhere}), and Spark needs 17 or newer. {GET_JAVA}"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    problem = f"penstock: Java was not found in JAVA_HOME ({nowhere}), and Spark needs 17 or newer. {GET_JAVA}"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", problem)
     done = run("run", word, JAVA_HOME="", PATH=nowhere)
-    said = f"penstock: Java was not found on the PATH, and Spark needs 17 or newer. {GET_JAVA}"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    problem = f"penstock: Java was not found on the PATH, and Spark needs 17 or newer. {GET_JAVA}"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", problem)
 
 
 def test_the_command_says_how_to_get_java_where_it_is_too_old(folder: Path) -> None:
@@ -514,8 +461,8 @@ def test_the_command_says_how_to_get_java_where_it_is_too_old(folder: Path) -> N
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
     java.chmod(0o755)
     done = run("run", str(folder / "pipeline.toml"), JAVA_HOME=str(folder))
-    said = f"penstock: Java 11 ({java}) is too old for Spark, which needs 17 or newer. {GET_JAVA}"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    problem = f"penstock: Java 11 ({java}) is too old for Spark, which needs 17 or newer. {GET_JAVA}"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", problem)
 
 
 def test_the_advice_is_that_of_the_script() -> None:
@@ -527,8 +474,8 @@ def test_the_advice_is_that_of_the_script() -> None:
 def test_the_command_says_how_to_get_pyspark_where_it_is_missing(folder: Path) -> None:
     code = "import sys; sys.modules['pyspark'] = None; from penstock.cli.app import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "run", "x.toml"], capture_output=True, text=True, check=False)
-    said = "penstock: PySpark is not installed: pip install 'penstock[spark]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+    problem = "penstock: PySpark is not installed: pip install 'penstock[spark]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", problem)
 
 
 def test_the_command_loads_no_spark_for_its_other_words() -> None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 from penstock import Consumer, Record, peek
 from penstock.engine import DeadLetter, WorkBatch
@@ -109,7 +109,7 @@ def called(calls: Path) -> Counter[int]:
 
 @dataclass
 class TwoActions:
-    """A sink that looks at a block twice, and fails if it is told to."""
+    """A sink that looks at a block twice, and fails if it is to."""
 
     places: Places
     fails: bool = False
@@ -127,7 +127,7 @@ class TwoActions:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a run left."""
+    """The state after a run."""
 
     error: BaseException | None
     queued: list[int]
@@ -223,7 +223,7 @@ def test_an_error_on_an_executor_names_sequence_and_location(trouble: Trouble, n
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "problem"),
     [
         ("process", "ValueError: three is too much"),
         ("transform", "a transform failed: "),
@@ -231,8 +231,8 @@ def test_an_error_on_an_executor_names_sequence_and_location(trouble: Trouble, n
         ("dead letters", "writing 2 dead letters to "),
     ],
 )
-def test_the_error_says_what_went_wrong(trouble: Trouble, name: str, said: str) -> None:
-    assert said in str(trouble.attempts[name].error)
+def test_the_error_says_what_went_wrong(trouble: Trouble, name: str, problem: str) -> None:
+    assert problem in str(trouble.attempts[name].error)
 
 
 def test_the_sink_is_called_only_when_everything_before_it_went_well(trouble: Trouble) -> None:
@@ -341,7 +341,7 @@ class Work:
     ticks: Ticks
     calls: Path
 
-    def said(self, logger: str) -> list[str]:
+    def lines(self, logger: str) -> list[str]:
         return [line.getMessage() for line in self.logged if line.name == logger]
 
 
@@ -429,18 +429,18 @@ def test_what_came_since_is_done_by_the_next_run(work: Work) -> None:
 
 
 def test_without_a_terminal_each_block_is_logged(work: Work) -> None:
-    said = work.said("penstock.spark.pipeline")
-    assert [line.split(" in ")[0] for line in said] == [
+    lines = work.lines("penstock.spark.pipeline")
+    assert [line.split(" in ")[0] for line in lines] == [
         f"block 1: 1 rows, {work.sizes[0]} bytes, 1 dead letters",
         f"block 2: 1 rows, {work.sizes[1]} bytes, 1 dead letters",
         f"block 1: 1 rows, {work.summaries[2].bytes} bytes, 0 dead letters",
     ]
-    assert [line.split("; ")[1] for line in said] == [f"{left} batches are left" for left in (1, 0, 0)]
+    assert [line.split("; ")[1] for line in lines] == [f"{lag} batches are left" for lag in (1, 0, 0)]
 
 
 def test_a_function_that_is_called_every_so_often_may_fail_and_is_called_again(work: Work) -> None:
     assert work.ticks.times > 1
-    assert len(work.said("penstock.engine.ticker")) == work.ticks.times
+    assert len(work.lines("penstock.engine.ticker")) == work.ticks.times
 
 
 # No place for dead letters
@@ -565,7 +565,7 @@ def test_a_transform_may_join_a_block_with_itself_and_aggregate_it(set_aside: Se
 
 
 @dataclass(frozen=True)
-class Taken:
+class Ended:
     places: Places
     fenced: BaseException | None
     queued: list[int]
@@ -573,8 +573,8 @@ class Taken:
 
 
 @pytest.fixture(scope="module")
-def taken(spark: Any, new_places: Callable[[str], Places]) -> Taken:
-    places = new_places("taken")
+def ended(spark: Any, new_places: Callable[[str], Places]) -> Ended:
+    places = new_places("ended")
     places.put([b"1"])
 
     def take_over(df: Any, block_id: str) -> None:
@@ -586,22 +586,22 @@ def taken(spark: Any, new_places: Callable[[str], Places]) -> Taken:
     [offsets] = [path for path in (places.checkpoint / "offsets").iterdir() if path.name == "0"]
     offsets.write_text("v1\nthis is no JSON")
     offsets.with_name(".0.crc").unlink(missing_ok=True)
-    return Taken(places, fenced, queued, tried(lambda: pipeline.run(spark, "available_now")))
+    return Ended(places, fenced, queued, tried(lambda: pipeline.run(spark, "available_now")))
 
 
-def test_a_consumer_that_was_opened_meanwhile_fences_the_pipeline(taken: Taken) -> None:
-    assert type(taken.fenced) is Fenced
-    assert "its epoch is 2, and this one's 1" in str(taken.fenced)
-    assert isinstance(taken.fenced.__cause__, StreamingQueryException)
+def test_a_consumer_that_was_opened_meanwhile_fences_the_pipeline(ended: Ended) -> None:
+    assert type(ended.fenced) is Fenced
+    assert "its epoch is 2, and this one's 1" in str(ended.fenced)
+    assert isinstance(ended.fenced.__cause__, StreamingQueryException)
 
 
-def test_a_fenced_pipeline_acks_nothing_more(taken: Taken) -> None:
-    assert taken.queued == [0]
+def test_a_fenced_pipeline_acks_nothing_more(ended: Ended) -> None:
+    assert ended.queued == [0]
 
 
-def test_a_failure_of_sparks_own_is_an_engine_error_with_its_text(taken: Taken) -> None:
-    assert type(taken.unknown) is EngineError
-    assert isinstance(taken.unknown.__cause__, StreamingQueryException)
+def test_a_failure_of_sparks_own_is_an_engine_error_with_its_text(ended: Ended) -> None:
+    assert type(ended.unknown) is EngineError
+    assert isinstance(ended.unknown.__cause__, StreamingQueryException)
 
 
 def test_a_checkpoint_that_cannot_be_made_is_an_error_of_ours(spark: Any, new_places: Callable[[str], Places]) -> None:

@@ -54,13 +54,13 @@ BATCHES = [[*EVENTS[:9], BROKEN[0]], EVENTS[9:20], [*EVENTS[20:], BROKEN[1]]]
 
 def fan_out(batch: WorkBatch) -> WorkBatch:
     """Of each record with a key two, none of one without headers, and a dead letter of one that is no JSON."""
-    made, letters = [], []
+    records, letters = [], []
     for record in batch.records:
         if not record.value.startswith(b"{"):
             letters.append(DeadLetter.of(record, "it is no object"))
         elif record.headers is not None:
-            made += [record] * (1 if record.key is None else 2)
-    return WorkBatch(made, batch.commit_tokens, letters)
+            records += [record] * (1 if record.key is None else 2)
+    return WorkBatch(records, batch.commit_tokens, letters)
 
 
 def marked(batch: pa.RecordBatch, reason: str, is_bad: Callable[[Any], bool]) -> pa.RecordBatch:
@@ -126,12 +126,12 @@ def on_an_executor(fn: ColumnFunction) -> Outcome:
     """What a task makes of the batches, without Spark around it."""
     schema = StructType([StructField("id", LongType()), StructField("group", StringType())])
     steps = PipelineRows(schema, (), Parse(ParseFormat.JSON, schema, OnError.DLQ), [ColumnStep(fn, schema)])
-    made = [
+    batches = [
         out
         for sequence, batch in enumerate(BATCHES)
         for out in steps.of(Chunk(records_to_arrow(batch), 0, BatchDescriptor(sequence, "x"), "file:///x"))
     ]
-    table = pa.Table.from_batches(made)
+    table = pa.Table.from_batches(batches)
     packed = table.filter(table.column(LETTER).is_valid()).select([LETTER])
     letters = [row for out in unpacked(packed.to_batches(), 0) for row in out.to_pylist()]
     rows = table.filter(table.column(LETTER).is_null()).drop_columns([LETTER])

@@ -1,4 +1,4 @@
-"""`penstock run pipeline.toml`, as somebody types it: one real run of a file with everything in it."""
+"""`penstock run pipeline.toml`, as typed at a shell: one real run of a file with everything in it."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 @slow
 def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:
     assert done.result.returncode == 0, done.result.stderr
-    said = done.result.stdout.strip().splitlines()
-    assert len(said) == 1
-    assert said[0].startswith("2 rows, ")
-    assert " bytes, 2 dead letters, 2 blocks, " in said[0]
+    lines = done.result.stdout.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("2 rows, ")
+    assert " bytes, 2 dead letters, 2 blocks, " in lines[0]
 
 
 @slow

@@ -42,15 +42,15 @@ def parse(schema: StructType = ID, on_error: OnError = OnError.DLQ, form: ParseF
     return Parse(form, schema, on_error)
 
 
-def on_columns(*functions: Function, schema: StructType = ID, told: StructType | None = None) -> PipelineRows:
-    steps = [ColumnStep(fn, told or schema) for fn in functions]
-    return PipelineRows(told or schema, parse=parse(schema), on_columns=steps)
+def on_columns(*functions: Function, schema: StructType = ID, returned: StructType | None = None) -> PipelineRows:
+    steps = [ColumnStep(fn, returned or schema) for fn in functions]
+    return PipelineRows(returned or schema, parse=parse(schema), on_columns=steps)
 
 
 def rows_of(steps: PipelineRows, records: Sequence[Record]) -> list[dict[str, Any]]:
-    made = list(steps.of(chunk(records)))
-    assert all(batch.schema.equals(steps.schema) for batch in made)
-    rows = [row for batch in made for row in batch.to_pylist() if row[LETTER] is None]
+    batches = list(steps.of(chunk(records)))
+    assert all(batch.schema.equals(steps.schema) for batch in batches)
+    rows = [row for batch in batches for row in batch.to_pylist() if row[LETTER] is None]
     return [{name: value for name, value in row.items() if name != LETTER} for row in rows]
 
 
@@ -61,7 +61,7 @@ def letters_of(steps: PipelineRows, records: Sequence[Record]) -> list[dict[str,
 
 def table(values: list[bytes], at: int = 0) -> list[dict[str, Any]]:
     batch = pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=[LETTER])
-    return [row for made in unpacked([batch], at) for row in made.to_pylist()]
+    return [row for part in unpacked([batch], at) for row in part.to_pylist()]
 
 
 def marked(batch: pa.RecordBatch, *errors: str | None) -> pa.RecordBatch:
@@ -135,7 +135,7 @@ def test_the_next_function_is_not_called_for_no_records() -> None:
 
 
 def test_a_parse_letter_behind_a_function_of_records_has_no_place() -> None:
-    # The function may have made another record of it, and nobody knows which one was where.
+    # The function may have returned another record, and its place in the batch is not known.
     [letter] = letters_of(PipelineRows(ID, [lambda batch: batch], parse()), [BAD])
     assert (letter["stage"], letter["sequence"], letter["index"], letter["key"]) == ("parse", None, None, b"key")
 
@@ -201,7 +201,7 @@ def test_a_function_that_changes_the_columns_returns_those_of_its_schema() -> No
     def name(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.append_column("name", pc.cast(batch.column("id"), pa.string()))
 
-    assert rows_of(on_columns(name, told=NAMED), GOOD[:1]) == [{"id": 0, "name": "0"}]
+    assert rows_of(on_columns(name, returned=NAMED), GOOD[:1]) == [{"id": 0, "name": "0"}]
 
 
 def test_columns_may_come_in_another_order() -> None:
@@ -213,7 +213,7 @@ def test_columns_may_come_in_another_order() -> None:
 
 def test_a_column_of_another_width_becomes_what_was_told() -> None:
     narrow = StructType([StructField("id", IntegerType())])
-    assert rows_of(on_columns(lambda batch: batch, told=narrow), GOOD[:1]) == [{"id": 0}]
+    assert rows_of(on_columns(lambda batch: batch, returned=narrow), GOOD[:1]) == [{"id": 0}]
 
 
 def test_a_row_with_an_error_is_a_letter_of_the_record_it_came_from() -> None:
@@ -295,7 +295,7 @@ def with_nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("fn", "said"),
+    ("fn", "problem"),
     [
         (extended, "extended returned the columns id, more, and was to return id: see 'more'; .*schema='...'"),
         (emptied, "emptied returned the columns other, and was to return id: see 'id'"),
@@ -306,15 +306,15 @@ def with_nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
         (lambda batch: None, "<lambda> must return a pyarrow.RecordBatch, and returned NoneType"),
     ],
 )
-def test_a_function_that_returns_something_else_is_named_with_the_column(fn: Function, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_a_function_that_returns_something_else_is_named_with_the_column(fn: Function, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
         list(on_columns(fn).of(chunk(GOOD)))
 
 
 def test_a_null_in_a_column_that_has_none_is_named() -> None:
-    told = StructType([StructField("id", LongType(), nullable=False)])
+    returned = StructType([StructField("id", LongType(), nullable=False)])
     with pytest.raises(InvalidInput, match="with_nothing returned a null in the column 'id', which is NOT NULL"):
-        list(on_columns(with_nothing, told=told).of(chunk(GOOD)))
+        list(on_columns(with_nothing, returned=returned).of(chunk(GOOD)))
 
 
 def test_a_number_that_does_not_fit_is_not_cut() -> None:
@@ -326,8 +326,8 @@ def test_a_number_that_does_not_fit_is_not_cut() -> None:
 
 
 def test_whole_numbers_are_taken_for_doubles() -> None:
-    told = StructType([StructField("id", DoubleType())])
-    assert rows_of(on_columns(lambda batch: batch, told=told), GOOD[1:2]) == [{"id": 1.0}]
+    returned = StructType([StructField("id", DoubleType())])
+    assert rows_of(on_columns(lambda batch: batch, returned=returned), GOOD[1:2]) == [{"id": 1.0}]
 
 
 @pytest.mark.parametrize("returned", [None, [], GOOD])
@@ -343,9 +343,11 @@ def test_a_function_that_raises_is_named_with_the_records_it_had() -> None:
     def broken(batch: Any) -> Any:
         raise KeyError("colour")
 
-    said = r"broken failed on records 10 to 13 of sequence 7 \(ingest/x.batch\) in file:///data/events: KeyError: 'col"
+    problem = (
+        r"broken failed on records 10 to 13 of sequence 7 \(ingest/x.batch\) in file:///data/events: KeyError: 'col"
+    )
     for steps in (PipelineRows(RAW, [broken]), on_columns(broken)):
-        with pytest.raises(ProcessFailed, match=said) as caught:
+        with pytest.raises(ProcessFailed, match=problem) as caught:
             list(steps.of(chunk(GOOD)))
         assert isinstance(caught.value.__cause__, KeyError)
 

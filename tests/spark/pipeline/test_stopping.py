@@ -153,7 +153,7 @@ def test_a_signal_in_a_block_stops_the_run_after_it_with_everything_acked(
 
 @dataclass(frozen=True)
 class Stopped:
-    """What a pipeline that was told to stop left."""
+    """The state after a pipeline that was stopped."""
 
     places: Places
     done: str
@@ -275,11 +275,11 @@ def test_a_driver_whose_pipelines_were_stopped_ends_with_exit_code_0(story: Stor
 
 def test_the_first_signal_asks_and_the_second_is_urgent() -> None:
     with Stopping() as stopping:
-        said = [(stopping.is_asked, stopping.is_urgent)]
+        states = [(stopping.is_asked, stopping.is_urgent)]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.raise_signal(number)
-            said.append((stopping.is_asked, stopping.is_urgent))
-    assert said == [(False, False), (True, False), (True, True)]
+            states.append((stopping.is_asked, stopping.is_urgent))
+    assert states == [(False, False), (True, False), (True, True)]
 
 
 def test_the_handlers_that_were_there_are_put_back() -> None:

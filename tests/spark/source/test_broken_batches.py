@@ -19,7 +19,7 @@ class Damage:
     backlog: Backlog
     location: str
     data: bytes
-    left: bytes | None
+    remains: bytes | None
 
     def repair(self) -> None:
         self.backlog.store.put(self.location, self.data)
@@ -65,7 +65,7 @@ def test_a_raw_read_sets_a_batch_aside_as_one_row(damage: Damage) -> None:
     assert [row["sequence"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["sequence"] for row in rows if row["_error"] is not None] == [2]
     assert f"the data of sequence 2 ({damage.location})" in rows[2]["_error"]
-    assert rows[2]["_raw"] == damage.left
+    assert rows[2]["_raw"] == damage.remains
     assert {name for name, value in rows[2].items() if value is not None} <= {"sequence", "_error", "_raw"}
 
 

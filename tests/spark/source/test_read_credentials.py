@@ -22,7 +22,7 @@ SECRETS = {
 
 @pytest.fixture
 def strict_s3() -> Iterator[str]:
-    """A server that answers everybody as S3 answers a wrong secret: with all that was signed."""
+    """A server that answers every request as S3 answers a wrong secret: with all that was signed."""
 
     class Refuse(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

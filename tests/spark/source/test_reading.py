@@ -143,12 +143,12 @@ def test_a_batch_that_is_cut_into_row_ranges_has_each_row_once_with_what_was_sai
 
 
 def test_only_the_columns_that_a_schema_names_are_made_in_its_order(session: Any, backlog: Backlog) -> None:
-    merge(backlog, ([Record(b"one", b"k")], b"said"))
+    merge(backlog, ([Record(b"one", b"k")], b"metadata"))
 
     frame = backlog.frame(session, "metadata binary, sequence bigint, key binary")
 
     assert frame.columns == ["metadata", "sequence", "key"]
-    assert [tuple(row) for row in frame.collect()] == [(b"said", 0, b"k")]
+    assert [tuple(row) for row in frame.collect()] == [(b"metadata", 0, b"k")]
 
 
 def test_a_schema_of_other_columns_is_refused_by_name(session: Any, backlog: Backlog) -> None:
@@ -298,7 +298,7 @@ def test_a_batch_that_is_set_aside_is_a_row_among_the_others(session: Any, backl
 
 
 def read_slowly(parent: Parent, url: str) -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may have it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the process that runs the tests may have it ignored
     reader = Backlog(url).reader(StructType([StructField("value", BinaryType())]))
     count = 0
     for task in reader.partitions():

@@ -174,7 +174,7 @@ def test_a_null_value_fails_the_write_and_nothing_is_enqueued(session: Any, disk
         disk.save(frame, targetBatchBytes="10")
 
     assert Manifest.read(disk.store).next_sequence == 0
-    assert objects_in(disk)  # written before it failed, and nobody's
+    assert objects_in(disk)  # written before it failed, and in no manifest
 
 
 def test_a_frame_without_rows_writes_nothing(session: Any, disk: Place) -> None:
@@ -366,7 +366,7 @@ def test_large_columns_are_taken_too(tmp_path: Path) -> None:
     assert stored(tmp_path, written) == [{"value": b"a", "key": b"k"}]
 
 
-# What is wrong is said at once.
+# Wrong options and columns.
 
 
 @pytest.mark.parametrize(

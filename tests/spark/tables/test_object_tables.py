@@ -286,7 +286,7 @@ def test_a_committed_file_that_is_gone_or_damaged_is_named(
         "noise": lambda: store.put(path, b"x" * size),
     }
     harm[damage]()
-    told = {
+    problems = {
         "gone": "is gone",
         "short": f"has 1 bytes, and the commit of its block says {size}",
         "noise": "cannot be read",
@@ -294,7 +294,7 @@ def test_a_committed_file_that_is_gone_or_damaged_is_named(
     with pytest.raises(Exception, match="CorruptData") as caught:
         read_table(spark, url, options).collect()
     assert path in str(caught.value)
-    assert told[damage] in str(caught.value)
+    assert problems[damage] in str(caught.value)
 
 
 def test_no_credential_is_shown(

@@ -42,7 +42,7 @@ def block(batch: int = 0, end: str = END, query: str = QUERY) -> BlockId:
 
 @dataclass
 class Place:
-    """Somewhere for a table, and a look at what lies there."""
+    """Somewhere for a table, and a look at what is there."""
 
     spark: Any
     url: str
@@ -354,8 +354,8 @@ def test_a_commit_sweeps_earlier_batches_of_its_query_and_nobody_elses(disk: Pla
     for name in (block(3), block(5), block(3, query=OTHER_QUERY)):
         table.stage(df, name)
     assert table.stage(df, block(4)).commit()
-    left = {path.split("/")[1] for path in disk.look() if path.startswith(".table.staging/")}
-    assert {name[:-33] for name in left} == {block(5).name, block(3, query=OTHER_QUERY).name}
+    kept = {path.split("/")[1] for path in disk.look() if path.startswith(".table.staging/")}
+    assert {name[:-33] for name in kept} == {block(5).name, block(3, query=OTHER_QUERY).name}
 
 
 # Places
@@ -540,7 +540,7 @@ def test_a_rename_of_ones_own_that_is_reported_as_failed_is_known_by_its_nonce(d
 
 def test_half_of_a_block_that_was_swept_while_it_was_written_does_not_become_one(disk: Place) -> None:
     def sweep_and_go_on(path: str) -> None:
-        """Another driver commits a later block; then a task of this job, which nobody told, writes one more file."""
+        """Another driver commits a later block; then a task of this job, which does not know, writes one more file."""
         assert disk.open().stage(rows(disk.spark, (9, "z")), block(1)).commit()
         assert not os.path.exists(path)
         disk.spark.range(1).write.parquet(f"file://{path}")
