@@ -1,4 +1,4 @@
-"""Blocks: written by many, appended in one write, and told apart by their names."""
+"""Blocks: written by many, appended in one write, and distinguished by their names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_block_takes_one_manifest_write(memory: ObjectStore) -> None:
     assert hooked.count("write manifest") == 1
 
 
-def test_what_was_written_says_how_many_records_and_bytes_it_has(memory: ObjectStore) -> None:
+def test_a_written_object_has_its_number_of_records_and_bytes(memory: ObjectStore) -> None:
     time = Time()
 
     written = appender(memory, time).write(values_to_arrow([b"a", b"b"]))
@@ -77,7 +77,7 @@ def test_a_block_without_objects_writes_nothing(memory: ObjectStore, name: Block
     assert list(memory.list_objects()) == []
 
 
-# Blocks that come again. What only version 1 or version 2 does is in files of their own.
+# Blocks that are appended again. What only one version does is in `test_appending_on_version_1.py` and `_2.py`.
 
 
 def test_the_same_objects_again_are_not_appended(store: ObjectStore) -> None:
@@ -108,7 +108,7 @@ def test_a_block_of_another_name_is_another_block(memory: ObjectStore, other: Bl
     assert queued(memory) == [b"a", b"b"]
 
 
-def test_a_name_within_somebody_elses_metadata_is_not_the_blocks(memory: ObjectStore) -> None:
+def test_a_name_within_the_metadata_of_another_entry_is_not_the_blocks(memory: ObjectStore) -> None:
     with Producer(memory) as producer:
         producer.produce(b"a", metadata=b"[" + NAME.payload + b"]")
 
@@ -213,7 +213,7 @@ def test_a_prefix_of_another_manifest_is_refused(memory: ObjectStore) -> None:
         BlockAppender(memory, ProducerConfig(manifest_path="other")).write(values_to_arrow([b"b"]))
 
 
-def test_a_batch_that_no_reader_would_take_is_refused(memory: ObjectStore) -> None:
+def test_a_batch_beyond_max_batch_bytes_is_refused(memory: ObjectStore) -> None:
     with pytest.raises(InvalidInput, match="max_batch_bytes = 3"):
         BlockAppender(memory, ProducerConfig(max_batch_bytes=3)).write(values_to_arrow([b"four"]))
 
@@ -251,23 +251,24 @@ def test_joined_batches_are_as_large_as_they_can_be_and_no_larger(given: list[li
     assert all(size_of(one) + size_of(following.slice(0, 1)) > most for one, following in pairwise(joined))
 
 
-def test_rows_without_a_byte_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.producer.block_appender._MOST_ROWS", 3)
+def test_a_batch_of_empty_rows_is_bounded() -> None:
+    most = 1 << 20  # rows of one object
+    empty = values_to_arrow([b""] * (most - 1))
 
-    joined = join_to_size([values_to_arrow([b""] * 4), values_to_arrow([b""] * 4)], 100)
+    joined = join_to_size([empty, empty, empty.slice(0, 4)], 100)
 
-    assert [batch.num_rows for batch in joined] == [3, 3, 2]
+    assert [batch.num_rows for batch in joined] == [most, most, 2]
 
 
-def test_joining_takes_in_no_more_than_it_needs() -> None:
-    taken = 0
+def test_joining_reads_no_more_than_it_needs() -> None:
+    read = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal taken
+        nonlocal read
         while True:
-            taken += 1
+            read += 1
             yield values_to_arrow([b"ab"])
 
     next(join_to_size(batches(), 4))
 
-    assert taken == 3
+    assert read == 3

@@ -16,12 +16,11 @@ from tests.support.hooked_store import HookedStore
 MANIFESTS = ["opendata"]
 
 
-@pytest.mark.parametrize("name", [NAME, None])
-def test_the_same_objects_again_are_not_appended(store: ObjectStore, name: BlockName | None) -> None:
+def test_the_same_objects_without_a_name_are_not_appended_again(store: ObjectStore) -> None:
     written = write(store, b"a", b"b")
-    appender(store).append(written, name)
+    appender(store).append(written)
 
-    assert not appender(store).append(written, name)
+    assert not appender(store).append(written)
 
     assert queued(store) == [b"a", b"b"]
 
@@ -109,7 +108,7 @@ def test_a_try_that_arrives_late_and_one_of_new_objects_leave_one_block(memory: 
     faulty = FaultyStore(memory, rates={}, max_late=100)
     faulty.inject(Fault.LATE, path="ingest/manifest")
     hooked = HookedStore(faulty)
-    # The first try is lost, and time passes. When the objects are written again, what was lost arrives.
+    # The first try is late, and time passes. It takes effect when the objects are written again.
     hooked.after("write manifest", lambda: time.passes(DEADLINE), times=1)
     hooked.after("write data", faulty.settle, skip=1, times=1)
 
@@ -139,7 +138,7 @@ def test_an_object_from_a_host_whose_clock_is_far_ahead_counts_as_old(memory: Ob
     assert locations(memory) != [written[0].location]
 
 
-def test_a_store_that_is_always_too_slow_is_given_up(memory: ObjectStore) -> None:
+def test_a_store_that_is_always_too_slow_fails_the_append(memory: ObjectStore) -> None:
     time = Time()
     hooked = HookedStore(memory)
     hooked.after("read manifest", lambda: time.passes(DEADLINE))
@@ -150,7 +149,7 @@ def test_a_store_that_is_always_too_slow_is_given_up(memory: ObjectStore) -> Non
     assert Manifest.read(memory).next_sequence == 0
 
 
-def test_a_collector_between_reading_and_writing_the_manifest_takes_nothing_of_an_old_block(fresh_name: str) -> None:
+def test_a_collector_between_reading_and_writing_the_manifest_deletes_nothing_of_an_old_block(fresh_name: str) -> None:
     time = Time()
     memory = MemoryStore(fresh_name, clock=time)
     written = write(memory, b"a", b"b", time=time)

@@ -1,4 +1,4 @@
-"""Appending on version 2: the head knows the writer and its last block, and the floor says which objects are old."""
+"""Appending on version 2: the head has the last block of each writer, and the floor decides which objects are old."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_block_that_was_dequeued_and_collected_is_not_appended_again(fresh_nam
     collect_all(memory, time)
     assert not objects_in(memory)
 
-    assert not appender(memory, time).append(written, NAME)  # and nobody misses its object
+    assert not appender(memory, time).append(written, NAME)  # its object is not needed
 
     assert count(memory) == 1
 
@@ -135,7 +135,7 @@ def test_an_appender_that_died_of_a_lost_reply_is_followed_by_one_that_appends_n
 
 
 class _Died(BaseException):
-    """A process is gone."""
+    """Ends an appender as a kill would."""
 
 
 def _die() -> None:
@@ -143,7 +143,7 @@ def _die() -> None:
 
 
 def append_and_be_killed(parent: Parent, root: str, written: list[WrittenObject]) -> None:
-    """Append a block, and stay, to be killed, before anybody hears of it."""
+    """Append a block, and wait to be killed before the append returns."""
 
     def stay() -> None:
         parent.tell("appended")
@@ -195,7 +195,7 @@ def test_the_same_end_is_the_same_block(memory: ObjectStore) -> None:
     assert not appender(memory).append(write(memory, b"a"), name)
 
 
-def test_another_end_is_not_told_once_the_first_is_dequeued_and_is_not_appended_either(memory: ObjectStore) -> None:
+def test_another_end_is_not_noticed_once_the_first_is_dequeued_and_is_not_appended_either(memory: ObjectStore) -> None:
     appender(memory).append(write(memory, b"a"), BlockName("query", 1, end="10"))
     drain(memory)
 
@@ -204,7 +204,7 @@ def test_another_end_is_not_told_once_the_first_is_dequeued_and_is_not_appended_
     assert count(memory) == 1
 
 
-def test_a_block_that_is_there_is_told_though_its_segment_is_collected_before_it_is_compared(fresh_name: str) -> None:
+def test_a_block_that_is_there_is_found_though_its_segment_is_collected_before_it_is_compared(fresh_name: str) -> None:
     time = Time()
     memory = MemoryStore(fresh_name, clock=time)
     with small_bounds():
@@ -213,11 +213,11 @@ def test_a_block_that_is_there_is_told_though_its_segment_is_collected_before_it
         again = write(memory, b"a", time=time)
         hooked = HookedStore(memory)
 
-        def be_slow() -> None:
+        def consume_and_collect() -> None:
             drain(memory)
             collect_all(memory, time)
 
-        hooked.before("read manifest", be_slow, skip=2, times=1)  # twice the head, and then the segment
+        hooked.before("read manifest", consume_and_collect, skip=2, times=1)  # twice the head, and then the segment
 
         assert not appender(hooked, time).append(again, NAME)
 
@@ -228,7 +228,7 @@ def test_a_block_that_is_there_is_told_though_its_segment_is_collected_before_it
 
 
 def collect_all(store: ObjectStore, time: Time) -> None:
-    """Run the cycles that it takes to delete what can go now."""
+    """Run the cycles that it takes to delete what can be deleted now."""
     time.passes(GRACE + 1)
     for _ in range(3):
         GarbageCollector(store, clock=time).collect_once()
@@ -236,7 +236,7 @@ def collect_all(store: ObjectStore, time: Time) -> None:
 
 
 def set_floor(store: ObjectStore, time: Time) -> int:
-    """Let the floor rise over all that was written so far, without carrying it out yet."""
+    """Let the floor rise over all that was written so far, without applying it yet."""
     time.passes(GRACE + 1)
     GarbageCollector(store, clock=time).collect_once()
     head = Manifest.read(store).head
@@ -257,7 +257,7 @@ def test_an_object_of_any_age_is_named_as_it_is_while_it_is_above_the_floor(memo
 
 
 def test_of_what_was_written_before_an_upgrade_the_age_counts(memory: ObjectStore) -> None:
-    """A collector's list may be from the time when the manifest was version 1."""
+    """A collector may have listed the objects when the manifest was version 1."""
     time = Time()
     with manifests.new_buffers_are("opendata"):
         written = write(memory, b"a", time=time)
@@ -270,17 +270,17 @@ def test_of_what_was_written_before_an_upgrade_the_age_counts(memory: ObjectStor
     assert queued(memory) == [b"a"]
 
 
-def test_a_store_that_never_answers_ends_in_an_error(memory: ObjectStore) -> None:
+def test_a_store_that_never_replies_ends_in_an_error(memory: ObjectStore) -> None:
     time = Time()
     appender(memory, time).append(write(memory, b"before", time=time))
     written = write(memory, b"a", time=time)
     hooked = HookedStore(memory)
 
-    def says_nothing() -> None:
+    def lose() -> None:
         time.passes(DEADLINE / 3)
-        raise OutcomeUnknown("no answer")
+        raise OutcomeUnknown("no reply")
 
-    hooked.before("write manifest", says_nothing)
+    hooked.before("write manifest", lose)
 
     with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
         appender(hooked, time).append(written, NAME)
@@ -340,7 +340,7 @@ def test_an_entry_that_is_written_again_keeps_its_time_and_its_size(memory: Obje
     assert entry.metadata[0].ingestion_time_ms == int(old.began * 1000)
 
 
-def test_a_floor_that_rises_between_reading_and_writing_the_manifest_is_heeded(memory: ObjectStore) -> None:
+def test_a_floor_that_rises_between_reading_and_writing_the_manifest_is_respected(memory: ObjectStore) -> None:
     time = Time()
     appender(memory, time).append(write(memory, b"before", time=time))
     drain(memory)

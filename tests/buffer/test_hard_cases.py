@@ -67,11 +67,11 @@ def plain(inner: ObjectStore, before_put: Callable[[str], object] = lambda _: No
 
 def once(suffix: str, error: BaseException) -> Callable[[str], None]:
     """Raise an error at the first write of a path with this end."""
-    left = [error]
+    errors = [error]
 
     def raise_it(path: str) -> None:
-        if path.endswith(suffix) and left:
-            raise left.pop()
+        if path.endswith(suffix) and errors:
+            raise errors.pop()
 
     return raise_it
 
@@ -102,14 +102,14 @@ def test_a_flush_raises_while_one_handle_of_a_failed_batch_was_never_asked(memor
     handles = [producer.produce(b"%d" % number) for number in range(2)]
     with pytest.raises(StorageError, match="down"):
         producer.flush()
-    producer.flush()  # it was told
+    producer.flush()  # its handle has raised it
     with pytest.raises(StorageError, match="down"):
         handles[0].result()
     producer.close()
 
 
 def test_a_close_raises_what_only_some_handles_have_told(memory: ObjectStore) -> None:
-    # Two calls fill the room, so that both are in the batch that the third one, which waits, sends on its way.
+    # Two calls fill the limit, so that both are in the batch that the third one ends, which waits.
     config = ProducerConfig(flush_interval=3600, max_buffered_inputs=2)
     producer = Producer(plain(memory, once(".batch", StorageError("down"))), config)
     asked, _, third = (producer.produce(given) for given in (b"a", b"b", b"c"))

@@ -1,4 +1,4 @@
-"""A buffer of which one object was deleted by hand: what is left is refused or found again, and no data is deleted."""
+"""A buffer of which one object was deleted by hand: the rest is refused or found again, and no data is deleted."""
 
 from __future__ import annotations
 

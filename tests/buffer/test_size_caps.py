@@ -1,4 +1,4 @@
-"""An object that is larger than it can be is refused before it is in memory."""
+"""An object above the size limit is refused before it is read into memory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def produce(root: Path) -> None:
         producer.produce(b"event").result()
 
 
-def blow_up(path: Path) -> None:
-    """Let a file claim a tebibyte. It occupies nothing, but who reads it needs that much memory."""
+def enlarge(path: Path) -> None:
+    """Give a file a size of a tebibyte. It takes no space on disk, but would take that much memory."""
     os.truncate(path, TEBIBYTE)
 
 
@@ -42,14 +42,14 @@ READS_OF_THE_MANIFEST: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("read", READS_OF_THE_MANIFEST)
 def test_a_manifest_that_is_too_large_is_corrupt(root: Path, read: str) -> None:
-    blow_up(root / "ingest" / "manifest")
+    enlarge(root / "ingest" / "manifest")
     with pytest.raises(CorruptData, match=f"'ingest/manifest' .* {TEBIBYTE} bytes"):
         READS_OF_THE_MANIFEST[read](root)
 
 
 def test_a_batch_that_is_too_large_is_corrupt(root: Path) -> None:
     (batch,) = root.glob("ingest/*.batch")
-    blow_up(batch)
+    enlarge(batch)
     with (
         Consumer(root, ConsumerConfig(gc=False)) as consumer,
         pytest.raises(CorruptData, match=f"sequence 0 .* {TEBIBYTE} bytes"),
@@ -58,6 +58,6 @@ def test_a_batch_that_is_too_large_is_corrupt(root: Path) -> None:
 
 
 def test_an_owner_that_is_too_large_is_corrupt(root: Path) -> None:
-    blow_up(root / "ingest" / ".owner")
+    enlarge(root / "ingest" / ".owner")
     with pytest.raises(CorruptData, match=f"owner.* {TEBIBYTE} bytes"):
         GarbageCollector(root).collect_once()

@@ -1,4 +1,4 @@
-"""Blocks for the tests of appending: who writes them, by which clock, and what is there then."""
+"""Blocks for the tests of appending: writing them, by which clock, and what is in the buffer then."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Hooked:
     times: int
 
     def is_due(self, step: Step) -> bool:
-        """Count a call of this step, and say whether the hook is meant for it."""
+        """Count a call of this step; return whether the hook is due."""
         if step != self.step:
             return False
         self.skip, skipped = max(self.skip - 1, 0), self.skip > 0
@@ -48,7 +48,7 @@ class _Hooked:
 class HookedStore:
     """Calls hooks before and after steps, in the thread that takes the step. What a hook raises, the step raises.
 
-    `skip` lets that many calls pass first, and `times` is for how many it is meant then: all, unless told otherwise.
+    `skip` lets that many calls pass first, and `times` is the number of calls after that: all by default.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -66,7 +66,7 @@ class HookedStore:
         self._before.append(_Hooked(step, do, skip, times))
 
     def after(self, step: Step, do: Hook, *, skip: int = 0, times: int = 1 << 62) -> None:
-        """Call a hook when the step is over, well or not, and before whoever took it hears of it."""
+        """Call a hook when the step is over, with success or not, and before its call returns."""
         self._after.append(_Hooked(step, do, skip, times))
 
     def count(self, step: Step) -> int:

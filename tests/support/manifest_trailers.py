@@ -1,4 +1,4 @@
-"""The last bytes of an object of ours, written down from the table of the format and not by the product."""
+"""The last bytes of an object of version 2, written from the table of the format and not by the product."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def ended(body: bytes, magic: bytes, version: int = 2, name: str = "") -> bytes:
 
 
 def body_of(data: bytes) -> bytes:
-    """What is before the trailer."""
+    """The bytes before the trailer."""
     return data[:-SIZE]

@@ -1,4 +1,4 @@
-"""Stores that hand every call on, and change or note one thing on the way."""
+"""Stores that pass every call on, and change or record one thing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.storage.object_store import Data
 
 
 class ThinStore:
-    """Hands every call on: for tests that change one of them."""
+    """Passes every call on: for tests that change one of them."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.below = store
@@ -43,7 +43,7 @@ class ThinStore:
 
 
 class RecordingStore(ThinStore):
-    """Notes what was asked for, in order."""
+    """Records the calls, in order."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
@@ -78,14 +78,14 @@ class RecordingStore(ThinStore):
 
 
 class RedatedStore(ThinStore):
-    """Says of some objects that they were written at another time, until they are written again."""
+    """Changes the dates of some objects, until they are written again."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
         self._dates: dict[str, datetime] = {}
 
     def date(self, path: str, when: datetime) -> None:
-        """Say from now on that this object was written then."""
+        """Date this object."""
         self._dates[path] = when
 
     def get(self, path: str) -> Object:
@@ -117,7 +117,7 @@ class RedatedStore(ThinStore):
 
 
 class BusyStore(ThinStore):
-    """Somebody else does something right after each listing, or right before each deletion."""
+    """Runs an action right after each listing, or right before each deletion."""
 
     def __init__(
         self,

@@ -79,13 +79,13 @@ def test_a_cycle_that_is_short_of_time_deletes_a_piece_and_the_next_goes_on(date
         now[0] += 1.0
         return now[0]
 
-    left = []
+    outcomes = []
     for _ in range(4):
         collector = GarbageCollector(dated_memory.store, clock=lambda: NOW.timestamp() + GRACE, uptime=uptime)
         report = collector.collect_once(budget=1_000.0)
-        left.append((report.details.is_complete, len(dated_memory.data())))
-    assert left[0] == (False, 700)
-    assert left[-1] == (True, 0)
+        outcomes.append((report.details.is_complete, len(dated_memory.data())))
+    assert outcomes[0] == (False, 700)
+    assert outcomes[-1] == (True, 0)
 
 
 def test_a_cycle_that_was_short_of_time_does_not_raise_the_floor(buffer: Buffer, manifest: str) -> None:

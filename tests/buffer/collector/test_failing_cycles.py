@@ -34,7 +34,7 @@ CORRUPT = {
     "a head whose floor is no number": HEAD.replace(b"\xa5floor\x00", b"\xa5floor\xc0"),
     "a head that is a list": b"\x90" + TWO,
     "too small for a footer": VALID[-21:],
-    "no entries where two are said to be": VALID[-22:],
+    "no entries where the footer counts two": VALID[-22:],
     "an entry cut off": VALID[9:],
     "an entry too many": VALID[:-22] + VALID,
     "a location that is no text": VALID.replace(b"ingest", b"\xff\xff\xff\xff\xff\xff"),

@@ -207,9 +207,9 @@ def test_a_second_cycle_finds_nothing_to_do(dated: DatedBuffer) -> None:
     dated.enqueue(data_path(1))
     dated.write(data_path(1), data_path(2))
     dated.collect()
-    left = dated.paths()
+    paths = dated.paths()
     dated.collect()
-    assert dated.paths() == left
+    assert dated.paths() == paths
 
 
 def test_a_cycle_does_not_write_the_manifest(dated: DatedBuffer) -> None:

@@ -1,4 +1,4 @@
-"""Manifests as somebody else's hand writes them, in the version that the test is about, or that is there already."""
+"""Manifests that a test edits, in the version that it is about, or that is there already."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_native() -> bool:
 
 
 def empty(like: bytes | None = None) -> bytes:
-    """A manifest with nothing in it, of a buffer of its own, or of the one whose manifest is given."""
+    """A manifest without entries, of a new buffer, or of the one whose manifest is given."""
     if not is_native():
         return OpenDataManifest.empty().data
     return encode_head(unborn_head(None if like is None else decode_head(like).buffer_id).changed())
@@ -60,11 +60,11 @@ def with_epoch(data: bytes, epoch: int) -> bytes:
 
 
 def changed(data: bytes, **changes: Any) -> bytes:
-    """A head of version 2 with some of its keys changed to anything."""
+    """A head of version 2 with some of its keys replaced."""
     raw = msgspec.msgpack.decode(body_of(data))
     return ended(msgspec.msgpack.encode({**raw, **changes}), HEAD)
 
 
 def head_of(data: bytes) -> Head:
-    """What a head of version 2 says."""
+    """The decoded head of version 2."""
     return decode_head(data)

@@ -1,4 +1,4 @@
-"""A store that notes every call, and lets a test step in before or after one of them."""
+"""A store that records every call, and lets a test act before or after some of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass
-class _Step:
+class _Interception:
     when: str
     operation: str
     path: str | None
@@ -23,12 +23,12 @@ class _Step:
 
 
 class InterceptedStore:
-    """Any store, with its calls written down as `(operation, path)`."""
+    """Any store, with its calls recorded as `(operation, path)`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.inner = store
         self.calls: list[tuple[str, str]] = []
-        self._steps: list[_Step] = []
+        self._interceptions: list[_Interception] = []
         self._lock = threading.Lock()
 
     @property
@@ -37,19 +37,19 @@ class InterceptedStore:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything that was asked for has come."""
-        return not self._steps
+        """Whether all requested actions were run."""
+        return not self._interceptions
 
     def before(self, operation: str, action: Callable[[], object], path: str | None = None, times: int = 1) -> None:
-        """Have something done right before the next calls that fit."""
-        self._steps.append(_Step("before", operation, path, action, times))
+        """Run an action right before the next calls that match."""
+        self._interceptions.append(_Interception("before", operation, path, action, times))
 
     def after(self, operation: str, action: Callable[[], object], path: str | None = None, times: int = 1) -> None:
-        """Have something done right after the next calls that fit and succeed."""
-        self._steps.append(_Step("after", operation, path, action, times))
+        """Run an action right after the next calls that match and succeed."""
+        self._interceptions.append(_Interception("after", operation, path, action, times))
 
     def fail(self, operation: str, error: BaseException, path: str | None = None, times: int = 1) -> None:
-        """Have the next calls that fit raise, and do nothing."""
+        """Let the next calls that match raise, and do nothing."""
 
         def refuse() -> NoReturn:
             raise error.with_traceback(None)
@@ -85,20 +85,20 @@ class InterceptedStore:
     def _call(self, operation: str, path: str, call: Callable[[], Answer]) -> Answer:
         with self._lock:
             self.calls.append((operation, path))
-        self._step_in("before", operation, path)
+        self._run_actions("before", operation, path)
         answer = call()
-        self._step_in("after", operation, path)
+        self._run_actions("after", operation, path)
         return answer
 
-    def _step_in(self, when: str, operation: str, path: str) -> None:
+    def _run_actions(self, when: str, operation: str, path: str) -> None:
         with self._lock:
             due = [
                 step
-                for step in self._steps
+                for step in self._interceptions
                 if step.when == when and step.operation == operation and step.path in {None, path}
             ]
             for step in due:
                 step.times -= 1
-            self._steps = [step for step in self._steps if step.times > 0]
+            self._interceptions = [step for step in self._interceptions if step.times > 0]
         for step in due:
             step.action()

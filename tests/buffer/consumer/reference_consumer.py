@@ -1,4 +1,4 @@
-"""What a consumer must do, in a few lines: the state of its queue, its three cursors, and the rules for each."""
+"""A model of a consumer: the state of its queue, its three cursors, and the rules for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Model:
         return list(range(self.first, self.next))
 
     def after_cursor(self, most: int) -> list[int]:
-        """The sequences that reading goes on with."""
+        """The sequences that are read next."""
         start = self.first if self.handed_out is None else max(self.handed_out + 1, self.first)
         return list(range(start, min(start + most, self.next)))
 
@@ -76,11 +76,11 @@ class Model:
         self.length = self.next - self.first
 
     def skips_entries(self, last_acked: int | None) -> bool:
-        """Whether a consumer that starts behind a sequence would swallow entries."""
+        """Whether a consumer that starts behind a sequence would skip entries."""
         return last_acked is not None and (last_acked >= self.next or self.first > last_acked + 1)
 
     def start_again(self, last_acked: int | None) -> None:
-        """A new consumer takes over."""
+        """A new consumer starts."""
         self.acked = self.fetched = self.handed_out = last_acked
         self.first_handed_out = None
         self.is_fenced = False

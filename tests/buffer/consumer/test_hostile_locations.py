@@ -1,4 +1,4 @@
-"""Locations that anyone with the bucket could have written: nothing outside the store is read for them."""
+"""Locations that anyone with access to the bucket could write: nothing outside the store is read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("location", OUTSIDE)
-def test_a_location_that_is_no_path_is_corrupt_and_named(memory: ObjectStore, location: str) -> None:
+def test_a_location_that_is_not_a_path_is_corrupt_and_named(memory: ObjectStore, location: str) -> None:
     memory.put(MANIFEST, with_locations(location))
     with pytest.raises(CorruptData) as refused:
         consume(memory).next_batch()
@@ -44,7 +44,7 @@ def test_a_location_that_is_no_path_is_corrupt_and_named(memory: ObjectStore, lo
 
 
 @pytest.mark.parametrize("location", ["../x", "/etc/passwd", "ingest/../../x"])
-def test_nothing_is_read_for_a_location_that_is_no_path(store: ObjectStore, location: str) -> None:
+def test_nothing_is_read_for_a_location_that_is_not_a_path(store: ObjectStore, location: str) -> None:
     store.put(MANIFEST, with_locations(location))
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
@@ -81,7 +81,7 @@ def test_a_link_that_leads_out_of_the_store_is_not_followed(tmp_path: Path) -> N
         consume(store).next_batch()
 
 
-def test_a_location_that_is_no_path_comes_again_each_time(memory: ObjectStore) -> None:
+def test_a_location_that_is_not_a_path_is_reported_each_time(memory: ObjectStore) -> None:
     memory.put(MANIFEST, with_locations("../x"))
     consumer = consume(memory)
     for _ in range(2):
@@ -90,7 +90,7 @@ def test_a_location_that_is_no_path_comes_again_each_time(memory: ObjectStore) -
         assert cursors(consumer) == Cursors(None, None, None)
 
 
-def test_a_location_that_is_no_path_can_be_stepped_over(memory: ObjectStore) -> None:
+def test_a_location_that_is_not_a_path_can_be_skipped(memory: ObjectStore) -> None:
     memory.put(MANIFEST, with_locations("../x"))
     fill(memory, [b"a"])
     consumer = consume(memory)

@@ -1,4 +1,4 @@
-"""Bytes that are no manifest, where one should be: every call says so, and nothing is written over."""
+"""Bytes that are not a manifest in its place: every call raises `CorruptData`, and nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.filled_buffers import MANIFEST, consume, queue_up, sequences
 CORRUPTIONS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
     "one byte": lambda _: b"\x01",
-    "text": lambda _: b"this is no manifest at all, but it is long enough to be one",
+    "text": lambda _: b"this is not a manifest, but it is long enough to be one",
     "another version": lambda data: data[:-2] + b"\x07\x00",
     "half a footer": lambda data: data[-12:],
     "without its end": lambda data: data[:-1],
@@ -40,7 +40,7 @@ CALLS: dict[str, Callable[[Consumer], object]] = {
 
 
 def corrupted(store: ObjectStore, corruption: str) -> tuple[Consumer, bytes]:
-    """A consumer with an ack to write, whose manifest was corrupted under it; and the bytes that are there now."""
+    """A consumer with an ack to write, whose manifest was then corrupted; and the corrupt bytes."""
     queue_up(store, 3)
     consumer = consume(store)
     consumer.next_descriptors(2)
@@ -52,7 +52,7 @@ def corrupted(store: ObjectStore, corruption: str) -> tuple[Consumer, bytes]:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
-def test_a_corrupt_manifest_is_told_by_every_call_and_left_alone(
+def test_a_corrupt_manifest_is_reported_by_every_call_and_not_overwritten(
     memory: ObjectStore, corruption: str, call: str
 ) -> None:
     consumer, corrupt = corrupted(memory, corruption)

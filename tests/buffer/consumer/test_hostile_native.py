@@ -1,4 +1,4 @@
-"""Heads and segments of version 2 that anyone with the bucket could have written: `CorruptData` to everybody."""
+"""Heads and segments of version 2 that anyone with access to the bucket could write: reads raise `CorruptData`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ HEADS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "a list": ("cannot be read", lambda data: packed(list(raw(data).values()))),
     "a number": ("cannot be read", lambda _: packed(7)),
     "a map so deep that it cannot be read": ("cannot be read", lambda _: ended(b"\x91" * 100_000 + b"\xc0", HEAD)),
-    "a length that nobody has": ("cannot be read", lambda _: ended(b"\xdf\xff\xff\xff\xff", HEAD)),
+    "a length beyond the data": ("cannot be read", lambda _: ended(b"\xdf\xff\xff\xff\xff", HEAD)),
     "text for a number": ("revision", lambda data: changed(data, revision="7")),
     "a fraction for a number": ("next_sequence", lambda data: changed(data, next_sequence=3.5)),
     "nothing for a list": ("tail", lambda data: changed(data, tail=None)),
@@ -145,7 +145,7 @@ OTHER_CALLS: dict[str, Callable[[ObjectStore], object]] = {
 
 
 def corrupted(store: ObjectStore, corruption: str) -> tuple[Consumer, bytes]:
-    """A consumer that was handed entries, and whose head was corrupted then; and the bytes that are there now."""
+    """A consumer that has read entries, whose head was then corrupted; and the corrupt bytes."""
     queue_up(store, 3)
     consumer = consume(store)
     consumer.next_descriptors(2)
@@ -156,7 +156,7 @@ def corrupted(store: ObjectStore, corruption: str) -> tuple[Consumer, bytes]:
 
 
 @pytest.mark.parametrize("corruption", HEADS)
-def test_a_corrupt_head_is_told_to_everybody_and_left_alone(memory: ObjectStore, corruption: str) -> None:
+def test_a_corrupt_head_is_reported_by_every_call_and_not_overwritten(memory: ObjectStore, corruption: str) -> None:
     consumer, corrupt = corrupted(memory, corruption)
     named, _ = HEADS[corruption]
     for call in CALLS.values():
@@ -167,14 +167,14 @@ def test_a_corrupt_head_is_told_to_everybody_and_left_alone(memory: ObjectStore,
 
 
 @pytest.mark.parametrize("call", OTHER_CALLS)
-def test_a_corrupt_head_is_told_to_whoever_looks_after_the_buffer(memory: ObjectStore, call: str) -> None:
+def test_a_corrupt_head_is_reported_by_the_calls_that_administer_a_buffer(memory: ObjectStore, call: str) -> None:
     _, corrupt = corrupted(memory, "a key it does not know")
     with pytest.raises(CorruptData, match="newer"):
         OTHER_CALLS[call](memory)
     assert memory.get(MANIFEST).data == corrupt
 
 
-def test_a_corrupt_head_fails_the_handle_of_a_producer_and_is_left_alone(memory: ObjectStore) -> None:
+def test_a_corrupt_head_fails_the_handle_of_a_producer_and_is_not_overwritten(memory: ObjectStore) -> None:
     with Producer(memory, EACH_ALONE) as producer:
         producer.produce(b"a").result(PATIENCE)
         corrupt = changed(memory.get(MANIFEST).data, colour="red")
@@ -184,7 +184,7 @@ def test_a_corrupt_head_fails_the_handle_of_a_producer_and_is_left_alone(memory:
     assert memory.get(MANIFEST).data == corrupt
 
 
-def test_a_corrupt_head_is_left_alone_on_every_store(store: ObjectStore) -> None:
+def test_a_corrupt_head_is_not_overwritten_on_any_store(store: ObjectStore) -> None:
     consumer, corrupt = corrupted(store, "a gap in the tail")
     with pytest.raises(CorruptData):
         consumer.ack_through(1)
@@ -215,7 +215,7 @@ def test_a_group_that_is_not_there_is_a_fence(memory: ObjectStore, group: str) -
 
 
 def sealed(store: ObjectStore) -> tuple[Consumer, str]:
-    """A consumer of a queue whose first entries are in a segment that it has not read; and where that is."""
+    """A consumer of a queue whose first entries are in a segment that it has not read; and the path of that."""
     queue_up(store, MOST_IN_TAIL)
     queue_up(store, 1)
     (segment,) = head_of(store.get(MANIFEST).data).segments
@@ -249,7 +249,7 @@ SEGMENTS: dict[str, Callable[[Raw, str], bytes]] = {
 
 
 @pytest.mark.parametrize("corruption", SEGMENTS)
-def test_a_corrupt_segment_is_told_by_its_place_each_time(memory: ObjectStore, corruption: str) -> None:
+def test_a_corrupt_segment_is_reported_with_its_path_each_time(memory: ObjectStore, corruption: str) -> None:
     consumer, path = sealed(memory)
     memory.put(path, SEGMENTS[corruption](raw(memory.get(path).data), path.rpartition("/")[2]))
     before = memory.get(MANIFEST).data
@@ -266,12 +266,12 @@ def test_a_corrupt_segment_is_told_by_its_place_each_time(memory: ObjectStore, c
     assert memory.get(MANIFEST).data == before
 
 
-def test_a_segment_that_leads_to_itself_is_told(memory: ObjectStore) -> None:
+def test_a_segment_that_refers_to_itself_is_reported(memory: ObjectStore) -> None:
     _, path = sealed(memory)
     name = path.rpartition("/")[2]
     head = head_of(memory.get(MANIFEST).data)
     (there,) = head.segments
-    # A reference is of a level above what it refers to: else reading would go round for ever.
+    # A reference is of a level above what it refers to: else reading would never end.
     loop = Reference(name, there.first, there.last, 0, 0, there.oldest, 1)
     memory.put(MANIFEST, encode_head(head.changed(segments=(loop,))))
     memory.put(path, segment_of({"level": 1, "references": [loop]}, name))
@@ -279,7 +279,7 @@ def test_a_segment_that_leads_to_itself_is_told(memory: ObjectStore) -> None:
         consume(memory).next_descriptors(1)
 
 
-def test_a_segment_that_leads_to_itself_under_another_level_is_told(memory: ObjectStore) -> None:
+def test_a_segment_that_refers_to_itself_under_another_level_is_reported(memory: ObjectStore) -> None:
     _, path = sealed(memory)
     head = head_of(memory.get(MANIFEST).data)
     (there,) = head.segments
@@ -291,7 +291,7 @@ def test_a_segment_that_leads_to_itself_under_another_level_is_told(memory: Obje
             consumer.next_descriptors(1)
 
 
-def test_a_segment_in_the_cache_is_not_taken_for_another(memory: ObjectStore) -> None:
+def test_a_segment_in_the_cache_is_not_mistaken_for_another(memory: ObjectStore) -> None:
     consumer, path = sealed(memory)
     assert consumer.next_descriptors(1)
     head = head_of(memory.get(MANIFEST).data)
@@ -303,7 +303,7 @@ def test_a_segment_in_the_cache_is_not_taken_for_another(memory: ObjectStore) ->
             consumer.next_descriptors(MOST_IN_TAIL + 1)
 
 
-def test_index_segments_deeper_than_any_queue_needs_are_told(memory: ObjectStore) -> None:
+def test_index_segments_deeper_than_any_queue_needs_are_reported(memory: ObjectStore) -> None:
     sealed(memory)
     head = head_of(memory.get(MANIFEST).data)
     (reference,) = head.segments
@@ -324,7 +324,7 @@ def test_index_segments_deeper_than_any_queue_needs_are_told(memory: ObjectStore
             use()
 
 
-def test_a_segment_that_was_mended_is_read_on(memory: ObjectStore) -> None:
+def test_a_repaired_segment_is_read(memory: ObjectStore) -> None:
     consumer, path = sealed(memory)
     whole = memory.get(path).data
     memory.put(path, whole[:-1])
@@ -334,8 +334,8 @@ def test_a_segment_that_was_mended_is_read_on(memory: ObjectStore) -> None:
     assert sequences(consumer.next_descriptors(MOST_IN_TAIL + 9)) == list(range(MOST_IN_TAIL + 1))
 
 
-def test_a_segment_whose_name_has_no_time_is_told_to_whoever_acks_into_it(memory: ObjectStore) -> None:
-    # Its entries have no times either: of such a window nobody can say what is the oldest.
+def test_a_segment_whose_name_has_no_time_is_reported_by_an_ack_within_it(memory: ObjectStore) -> None:
+    # Its entries have no times either: the oldest time of such a window is not known.
     _, path = sealed(memory)
     memory.put(f"{folder_of(MANIFEST)}/segment.seg", memory.get(path).data)
     data = memory.get(MANIFEST).data
@@ -346,8 +346,8 @@ def test_a_segment_whose_name_has_no_time_is_told_to_whoever_acks_into_it(memory
         consume(memory, 1)
 
 
-def test_a_corrupt_segment_can_be_stepped_over_by_whoever_knows_its_end(memory: ObjectStore) -> None:
-    # An ack does not need what is behind it; nor does a reader who goes on after it.
+def test_a_corrupt_segment_can_be_skipped_by_an_ack_through_its_end(memory: ObjectStore) -> None:
+    # An ack does not read what is before it; nor does a reader that goes on after it.
     _, path = sealed(memory)
     memory.put(path, b"this is no segment")
     consumer = consume(memory, MOST_IN_TAIL - 1)
@@ -355,6 +355,6 @@ def test_a_corrupt_segment_can_be_stepped_over_by_whoever_knows_its_end(memory: 
 
 
 def test_the_head_that_these_tests_change_is_the_one_of_the_product() -> None:
-    # Else every corruption above would be one of a head that nobody writes.
+    # Else every corruption above would be one of a head that Penstock never writes.
     head = unborn_head()
     assert head_of(packed(raw(encode_head(head)))) == head

@@ -1,4 +1,4 @@
-"""A footer of version 1 that is whole, over entries that are not: they come to nobody, and stay as they are."""
+"""Corrupt entries of version 1 under a sound footer: they are not handed out, and stay as they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BROKEN_ENTRIES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def test_a_manifest_that_calls_itself_version_2_is_corrupt_and_left_alone(memory: ObjectStore) -> None:
+def test_a_manifest_with_the_number_of_version_2_is_corrupt_and_not_overwritten(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     consumer = consume(memory)
     corrupt = memory.get(MANIFEST).data[:-2] + b"\x02\x00"
@@ -36,7 +36,7 @@ def test_a_manifest_that_calls_itself_version_2_is_corrupt_and_left_alone(memory
 
 
 @pytest.mark.parametrize("broken", BROKEN_ENTRIES)
-def test_entries_that_are_corrupt_come_to_nobody(memory: ObjectStore, broken: str) -> None:
+def test_corrupt_entries_are_not_handed_out(memory: ObjectStore, broken: str) -> None:
     queue_up(memory, 3)
     consumer = consume(memory)
     memory.put(MANIFEST, BROKEN_ENTRIES[broken](memory.get(MANIFEST).data))
@@ -48,7 +48,7 @@ def test_entries_that_are_corrupt_come_to_nobody(memory: ObjectStore, broken: st
 
 
 @pytest.mark.parametrize("broken", BROKEN_ENTRIES)
-def test_entries_that_are_corrupt_are_kept_byte_for_byte(memory: ObjectStore, broken: str) -> None:
+def test_corrupt_entries_are_kept_byte_for_byte(memory: ObjectStore, broken: str) -> None:
     queue_up(memory, 3)
     corrupt = BROKEN_ENTRIES[broken](memory.get(MANIFEST).data)
     memory.put(MANIFEST, corrupt)
@@ -59,7 +59,7 @@ def test_entries_that_are_corrupt_are_kept_byte_for_byte(memory: ObjectStore, br
 
 
 @pytest.mark.parametrize("broken", ["a length too long", "a length too short", "a sequence not due"])
-def test_entries_that_are_corrupt_are_not_dequeued(memory: ObjectStore, broken: str) -> None:
+def test_corrupt_entries_are_not_dequeued(memory: ObjectStore, broken: str) -> None:
     queue_up(memory, 3)
     consumer = consume(memory)
     consumer.next_descriptors(2)

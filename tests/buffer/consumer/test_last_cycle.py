@@ -89,12 +89,12 @@ def test_the_time_for_it_is_a_number_of_seconds(wrong: object) -> None:
 def test_acks_are_written_before_it_begins(memory: ObjectStore) -> None:
     fill(memory, b"one")
     intercepted = InterceptedStore(memory)
-    left: list[list[int]] = []
-    intercepted.before("list_objects", lambda: left.append(kept(memory)), path="ingest")
+    queued: list[list[int]] = []
+    intercepted.before("list_objects", lambda: queued.append(kept(memory)), path="ingest")
     with Consumer(intercepted) as consumer:
         consumer.next_descriptors(1)
         consumer.ack(0)
-    assert left == [[]]
+    assert queued == [[]]
 
 
 @pytest.mark.parametrize("operation", ["get", "put_if_absent", "list_objects"])

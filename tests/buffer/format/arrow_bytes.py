@@ -1,4 +1,4 @@
-"""Arrow IPC streams as bytes: written by pyarrow alone, taken apart into messages, and tampered with."""
+"""Arrow IPC streams as bytes: written by pyarrow, split into messages, and changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = bytes.fromhex("ffffffff 00000000")
 
 
 def column(values: list[Any], kind: Any = None) -> Any:
-    """A column; of `binary`, if nothing else is said."""
+    """A column; of `binary` by default."""
     return pa.array(values, type=kind or pa.binary())
 
 

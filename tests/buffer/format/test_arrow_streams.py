@@ -144,20 +144,20 @@ def test_another_count_of_rows_than_the_footer_says_is_refused(count: int) -> No
 
 def test_a_count_of_rows_that_the_columns_do_not_have_is_refused() -> None:
     block = stream(columns(value=column([b"xy"] * 77)))
-    said = places(block, struct.pack("<q", 77))
-    assert len(said) == 2, "rows of the batch, and rows of its column"
+    counts = places(block, struct.pack("<q", 77))
+    assert len(counts) == 2, "rows of the batch, and rows of its column"
     for rows in (-1, 0, 76, 78, 1 << 40):
-        for at in said:
+        for at in counts:
             wrong = block[:at] + struct.pack("<q", rows) + block[at + 8 :]
             refuses(wrong, 77, "length did not match")
 
 
 def test_rows_without_bytes_to_hold_them_are_refused() -> None:
     block = stream(columns(value=column([b""] * 77)))
-    said = struct.pack("<q", 77)
-    assert len(places(block, said)) == 2, "rows of the batch, and rows of its column"
+    count = struct.pack("<q", 77)
+    assert len(places(block, count)) == 2, "rows of the batch, and rows of its column"
     many = 1 << 31
-    refuses(block.replace(said, struct.pack("<q", many)), many, "not an Arrow IPC stream")
+    refuses(block.replace(count, struct.pack("<q", many)), many, "not an Arrow IPC stream")
 
 
 def test_several_record_batches_are_joined() -> None:
@@ -253,8 +253,9 @@ def test_buffers_of_offsets_may_be_larger_than_they_need_be_in_batches_that_are_
     assert reads(with_offsets_of(size, TWO, TWO), 4) == [Record(b"ab"), Record(b"cd")] * 2
 
 
+@pytest.mark.slow
 def test_keys_that_pass_2_gib_together_are_refused() -> None:
-    """In memory that nobody touches: the offsets say enough."""
+    """In memory that is never read: the offsets are enough."""
     size = 1100 << 20
     schema, batch = messages(stream(columns(value=column([b"v"]), key=column([b"k" * 64]))))
     batch = tampered(batch, struct.pack("<qq", 24, 64), struct.pack("<qq", 24, size))  # where the keys' bytes are

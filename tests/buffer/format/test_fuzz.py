@@ -65,11 +65,11 @@ def test_every_sample_is_a_value_before_it_is_mutated() -> None:
 
 def test_an_input_follows_from_its_seed_and_number_alone() -> None:
     first, second = corpus(), corpus()
-    made = [make_input(first, 7, number) for number in range(300)]
-    assert [make_input(second, 7, number) for number in reversed(range(300))] == made[::-1]
-    assert len({each.data for each in made}) > 250
-    assert {each.kind for each in made} == {BATCH, MANIFEST, HEAD, SEGMENT, EVENT, LOG_OBJECT, PAYLOAD}
-    assert [make_input(first, 8, number) for number in range(300)] != made
+    inputs = [make_input(first, 7, number) for number in range(300)]
+    assert [make_input(second, 7, number) for number in reversed(range(300))] == inputs[::-1]
+    assert len({each.data for each in inputs}) > 250
+    assert {each.kind for each in inputs} == {BATCH, MANIFEST, HEAD, SEGMENT, EVENT, LOG_OBJECT, PAYLOAD}
+    assert [make_input(first, 8, number) for number in range(300)] != inputs
 
 
 def test_a_decoder_without_a_defect_has_no_finding() -> None:

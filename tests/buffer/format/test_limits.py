@@ -30,8 +30,8 @@ def ours(body):
     return body + trailer(body, 2, b"PSTB")
 
 def memory(more):
-    taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + more, -1))
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, -1))
 
 def outcome(data, most=1 << 30):
     try:
@@ -48,25 +48,25 @@ for shape in ("arrow", "opendata"):
 
 @pytest.mark.parametrize("shape", BatchFormat)
 def test_too_little_memory_to_unpack_is_not_taken_for_corrupt_data(shape: BatchFormat) -> None:
-    said = in_a_child(f"""
+    output = in_a_child(f"""
 data = encode_batch([bytes(1_000)] * 64_000, compression="zstd", format="{shape}")
 memory(24 << 20)
 print(outcome(data))
 """)
-    assert said == "MemoryError"
+    assert output == "MemoryError"
 
 
 def test_too_little_memory_for_many_records_is_not_taken_for_corrupt_data() -> None:
-    said = in_a_child("""
+    output = in_a_child("""
 data = encode_batch([bytes(1_000)] * 64_000, format="opendata")
 memory(100 << 20)  # once more what it has, and not twice
 print(outcome(data))
 """)
-    assert said == "MemoryError"
+    assert output == "MemoryError"
 
 
 def test_too_little_memory_to_join_record_batches_is_not_taken_for_corrupt_data() -> None:
-    said = in_a_child("""
+    output = in_a_child("""
 batch = pa.record_batch({"value": pa.array([bytes(1_000)] * 32_000, pa.binary())})
 sink = pa.BufferOutputStream()
 with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -77,7 +77,7 @@ print(outcome(data))
 memory(24 << 20)
 print(outcome(data))
 """)
-    assert said.splitlines() == ["64000 rows", "MemoryError"]
+    assert output.splitlines() == ["64000 rows", "MemoryError"]
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ print(outcome(data))
 )
 def test_a_small_object_of_very_many_records_is_refused_in_seconds_and_not_in_minutes(last: str, count: str) -> None:
     """4 KiB that unpack to 32 Mi empty records. Walking over so many in Python takes longer than the child may."""
-    said = in_a_child(f"""
+    output = in_a_child(f"""
 packed = pa.compress(bytes((128 << 20) - 4) + bytes.fromhex("{last}"), codec="zstd", asbytes=True)
 resource.setrlimit(resource.RLIMIT_CPU, (8, 8))
 print(outcome(packed + bytes.fromhex("01 {count} 0100")))
 """)
-    assert said.startswith("CorruptData: ")
+    assert output.startswith("CorruptData: ")
 
 
 @pytest.mark.parametrize("ending", ["lambda body: body + b'\\x01\\x00'", "ours"], ids=["opendata", "arrow"])
 def test_a_bomb_takes_no_more_memory_than_the_most_that_is_allowed(ending: str) -> None:
     """256 MiB of zeros in frames that say so, and in frames that do not."""
-    said = in_a_child(f"""
+    output = in_a_child(f"""
 sized = pa.compress(bytes(256 << 20), codec="zstd", asbytes=True)
 run = bytes.fromhex("020010 00")  # 128 KiB of one byte; not the last block
 unsized = bytes.fromhex("28b52ffd 00 38") + run * 2048 + bytes.fromhex("010000")
@@ -107,7 +107,7 @@ ended = {ending}
 for frame in (sized, unsized):
     print(outcome(ended(frame + bytes.fromhex("01 01000000")), most=16 << 20).replace("CorruptData: ", ""))
 """)
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "the block would decompress to 268435456 bytes, beyond max_batch_bytes = 16777216",
         "the block would decompress beyond max_batch_bytes = 16777216",
     ]
@@ -121,15 +121,15 @@ for frame in (sized, unsized):
     ],
 )
 def test_nothing_is_allocated_for_a_size_that_is_only_claimed(frame: str) -> None:
-    said = in_a_child(f"""
+    output = in_a_child(f"""
 memory(48 << 20)
 print(outcome(bytes.fromhex("28b52ffd {frame} 01 01000000 0100")))
 """)
-    assert said == "CorruptData: the zstd frame claims 536870912 bytes, and its blocks hold 6 at most"
+    assert output == "CorruptData: the zstd frame claims 536870912 bytes, and its blocks hold 6 at most"
 
 
 def test_nothing_is_allocated_for_a_compressed_buffer_that_claims_a_tebibyte() -> None:
-    said = in_a_child("""
+    output = in_a_child("""
 sink = pa.BufferOutputStream()
 batch = pa.record_batch({"value": pa.array([bytes(10_000)], pa.binary())})
 with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -139,4 +139,4 @@ block = sink.getvalue().to_pybytes().replace(honest + frame, (1 << 40).to_bytes(
 memory(48 << 20)
 print(outcome(ours(block + bytes.fromhex("00 01000000"))))
 """)
-    assert said == "CorruptData: the Arrow IPC stream has compressed buffers"
+    assert output == "CorruptData: the Arrow IPC stream has compressed buffers"

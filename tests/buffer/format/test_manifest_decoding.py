@@ -42,9 +42,9 @@ def test_bytes_too_few_for_a_footer_are_refused(size: int) -> None:
 
 @pytest.mark.parametrize(("version", "number"), [("00 00", 0), ("03 00", 3), ("01 01", 257), ("ff ff", 65535)])
 def test_a_version_that_is_not_supported_is_refused(version: str, number: int) -> None:
-    said = f"unsupported version {number} of a manifest"
-    assert refusal(by_hand(f"00 00 00 00  {SEQUENCE} {SEQUENCE} {version}")).startswith(said)
-    assert refusal(by_hand(version)).startswith(said)
+    message = f"unsupported version {number} of a manifest"
+    assert refusal(by_hand(f"00 00 00 00  {SEQUENCE} {SEQUENCE} {version}")).startswith(message)
+    assert refusal(by_hand(version)).startswith(message)
 
 
 def footer(count: str = "01 00 00 00", next_sequence: str = "01 00 00 00 00 00 00 00") -> str:

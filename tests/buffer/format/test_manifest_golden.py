@@ -128,7 +128,7 @@ def test_appending_writes_the_bytes_by_hand_all_entries_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("through", "left"),
+    ("through", "expected"),
     [
         (-1, ALL),
         (0, SECOND_ENTRY + THIRD_ENTRY + footer(2, 3)),
@@ -138,8 +138,8 @@ def test_appending_writes_the_bytes_by_hand_all_entries_at_once() -> None:
         ((1 << 64) - 1, footer(0, 3)),
     ],
 )
-def test_dequeuing_leaves_the_bytes_by_hand(through: int, left: bytes) -> None:
-    assert OpenDataManifest(ALL).remove_through(through).data == left
+def test_dequeuing_leaves_the_bytes_by_hand(through: int, expected: bytes) -> None:
+    assert OpenDataManifest(ALL).remove_through(through).data == expected
 
 
 def test_sequences_go_on_after_everything_was_dequeued() -> None:
@@ -207,13 +207,13 @@ def test_a_location_that_does_not_fit_is_refused(location: str) -> None:
         OpenDataManifest.empty().append([FIRST, (location, ())])
 
 
-def test_a_location_that_is_no_text_is_refused() -> None:
+def test_a_location_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(InvalidInput, match="location"):
         OpenDataManifest.empty().append([("\ud800", ())])
 
 
 class Claimed(bytes):
-    """Bytes that say to be more than anyone wants to allocate in a test."""
+    """Bytes that claim a length too large to allocate in a test."""
 
     claimed = 1 << 32
 
@@ -230,16 +230,28 @@ def test_a_payload_over_4_gib_is_refused() -> None:
         OpenDataManifest.empty().append([("x", [Metadata(0, 0, Claimed())])])
 
 
-def test_a_payload_of_the_most_has_its_length_written() -> None:
+def test_the_longest_payload_has_its_length_written() -> None:
     data = OpenDataManifest.empty().append([("x", [Metadata(0, 0, OneLess(b"p"))])]).data
     assert data[31:36] == by_hand("ff ff ff ff") + b"p"
 
 
-def test_an_entry_over_4_gib_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.manifest.v1.codec._U32", 40)
-    assert OpenDataManifest.empty().append([("x", [Metadata(0, 0, b"p" * 9)])]).count == 1  # 15 + 16 + 9
-    with pytest.raises(InvalidInput, match="have 41 bytes, and an entry cannot have more than 40"):
-        OpenDataManifest.empty().append([("x", [Metadata(0, 0, b"p" * 10)])])
+class Encoded(Claimed):
+    """A payload whose encoded item claims the same length."""
+
+    claimed = (1 << 32) - 1 - 15  # the sequence, the location "x" and two lengths take 15
+
+    def __radd__(self, before: bytes) -> Encoded:
+        return self
+
+
+class OneTooLong(Encoded):
+    claimed = Encoded.claimed + 1
+
+
+def test_an_entry_over_4_gib_is_refused() -> None:
+    assert OpenDataManifest.empty().append([("x", [Metadata(0, 0, Encoded())])]).count == 1
+    with pytest.raises(InvalidInput, match="have 4294967296 bytes, and an entry cannot have more than 4294967295"):
+        OpenDataManifest.empty().append([("x", [Metadata(0, 0, OneTooLong())])])
 
 
 @pytest.mark.parametrize(

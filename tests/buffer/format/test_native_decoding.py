@@ -1,4 +1,4 @@
-"""Manifests of version 2 that are not what they should be, as whoever reads a buffer meets them."""
+"""Manifests of version 2 that are not valid: every read of the buffer raises `CorruptData`."""
 
 from __future__ import annotations
 

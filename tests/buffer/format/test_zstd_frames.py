@@ -98,12 +98,12 @@ def test_a_window_that_the_decoder_does_not_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "left"),
+    ("frame", "rest"),
     [(SIZED + SIZED, 15), (UNSIZED + SIZED, 15), (SIZED + SKIPPABLE, 12), (SIZED + b"\x00", 1)],
     ids=["two frames", "two kinds of frames", "a skippable frame behind", "a byte behind"],
 )
-def test_what_comes_after_the_frame_is_refused(frame: bytes, left: int) -> None:
-    refuses(frame, f"{left} bytes are left over after the zstd frame")
+def test_what_comes_after_the_frame_is_refused(frame: bytes, rest: int) -> None:
+    refuses(frame, f"{rest} bytes are left over after the zstd frame")
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+"""Small file systems in memory, and on ext4."""
+
 from __future__ import annotations
 
 import os
@@ -14,7 +16,7 @@ from tests.buffer.full_disk.small_disk import Disk
 
 @pytest.fixture
 def ext4(tmp_path: Path) -> Iterator[Callable[[], Path]]:
-    """Mount a small ext4, in a file; only root may."""
+    """Mount a small ext4 file system, which takes root."""
     if os.geteuid() != 0 or shutil.which("mount") is None or shutil.which("mkfs.ext4") is None:
         pytest.skip("mounting an ext4 file system takes root, and the commands `mount` and `mkfs.ext4`")
     points: list[Path] = []
@@ -38,7 +40,7 @@ def ext4(tmp_path: Path) -> Iterator[Callable[[], Path]]:
 
 @pytest.fixture(params=["no byte", "no inode"])
 def full(request: pytest.FixtureRequest) -> str:
-    """What the disk has no more of when it is full."""
+    """What the full disk has none of."""
     return str(request.param)
 
 
@@ -48,7 +50,7 @@ def disk(mount: Callable[[str], Path], manifest: str, full: str) -> Disk:
     return Disk(mount("size=8m,nr_inodes=400"), manifest, full)
 
 
-@pytest.fixture(params=["tmpfs", "ext4"])
+@pytest.fixture(params=["tmpfs", pytest.param("ext4", marks=pytest.mark.slow)])
 def any_disk(request: pytest.FixtureRequest, manifest: str, full: str) -> Disk:
     """A small file system of each kind."""
     if request.param == "ext4":

@@ -74,14 +74,14 @@ class Disk:
                 pass
         assert os.statvfs(self.point).f_bavail == 0
 
-    def make_room(self) -> None:
-        """Delete what filled it."""
+    def free_space(self) -> None:
+        """Delete what fills it."""
         shutil.rmtree(self._filler)
         self._filler.mkdir()
 
 
 def produce(disk: Disk, count: int) -> None:
-    """Produce so many batches of some KiB each."""
+    """Produce `count` batches of some KiB each."""
     with disk.producer() as producer:
         for number in range(count):
             producer.produce(b"%d" % number * 4 * KIB).result()
@@ -89,12 +89,12 @@ def produce(disk: Disk, count: int) -> None:
 
 def spares_of(disk: Disk) -> list[tuple[str, int]]:
     """The name and the inode of each spare of the buffer's reserve."""
-    room = Path(disk.where) / "ingest" / ".penstock"
-    return sorted((path.name, path.stat().st_ino) for path in room.glob("reserve-*"))
+    folder = Path(disk.where) / "ingest" / ".penstock"
+    return sorted((path.name, path.stat().st_ino) for path in folder.glob("reserve-*"))
 
 
 def without_owner(disk: Disk) -> None:
-    """Leave the buffer as a program does that knows no owners, OpenData's for example."""
+    """Leave the buffer as a program without owners does, for example OpenData's."""
     for path in (Path(disk.where) / "ingest").iterdir():
         if path.name in {".owner", "manifest.id"}:
             path.unlink()

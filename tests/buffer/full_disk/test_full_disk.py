@@ -1,4 +1,4 @@
-"""A local disk without a free byte, or without a free inode: what makes room goes on, and what takes room waits."""
+"""A local disk without a free byte or inode: acks and deletes go on, and writes fail until there is space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_acks_work_on_a_full_disk_for_as_long_as_there_is_something_to_ack(any_d
         assert consumer.next_batch() is None, "what was acked on a full disk stays acked"
 
 
-def test_a_new_consumer_claims_a_full_disk_again_and_again(disk: Disk) -> None:
+def test_new_consumers_claim_their_epochs_on_a_full_disk(disk: Disk) -> None:
     produce(disk, 3)
     disk.fill()
     for _ in range(10):
@@ -33,7 +33,7 @@ def test_a_new_consumer_claims_a_full_disk_again_and_again(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("has_owner", [True, False], ids=["with an owner", "without one"])
-def test_what_was_acked_on_a_full_disk_is_collected_there_and_makes_room_to_produce(
+def test_what_was_acked_on_a_full_disk_is_collected_there_and_frees_space_to_produce(
     any_disk: Disk, has_owner: bool
 ) -> None:
     produce(any_disk, 40)
@@ -51,7 +51,7 @@ def test_what_was_acked_on_a_full_disk_is_collected_there_and_makes_room_to_prod
         assert [batch.sequence for batch in consumer] == [40, 41, 42]
 
 
-def test_producing_on_a_full_disk_is_refused_with_a_clear_error_and_goes_on_when_there_is_room(disk: Disk) -> None:
+def test_producing_on_a_full_disk_is_refused_with_a_clear_error_and_goes_on_when_there_is_space(disk: Disk) -> None:
     with disk.producer() as producer:
         producer.produce(b"first").result()
         spares = spares_of(disk)
@@ -60,7 +60,7 @@ def test_producing_on_a_full_disk_is_refused_with_a_clear_error_and_goes_on_when
             with pytest.raises(StorageError, match="the disk is full"):
                 producer.produce(b"refused" * KIB).result()
             assert spares_of(disk) == spares
-        disk.make_room()
+        disk.free_space()
         producer.produce(b"second").result()
     with disk.consumer() as consumer:
         assert [batch.entries for batch in consumer] == [[b"first"], [b"second"]]
@@ -76,5 +76,5 @@ def test_what_an_ack_frees_on_a_full_disk_goes_to_the_reserve_and_not_to_produce
                 producer.produce(b"small").result()
             consumer.ack_through(sequence)
             consumer.next_batch()
-        disk.make_room()
+        disk.free_space()
         producer.produce(b"small").result()

@@ -1,4 +1,4 @@
-"""What says whose the data is, on a full disk: collectors write it from the reserve, and producers do not."""
+"""The owner and the id of a buffer on a full disk: collectors write them with the reserve, producers do not."""
 
 from __future__ import annotations
 

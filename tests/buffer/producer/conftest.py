@@ -1,4 +1,4 @@
-"""Producers and gates that leave nothing behind, however a test ends."""
+"""Producers that are closed and gates that are opened when a test ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import NEVER, Background, Bell, Gate
 
 
 class OpenProducer(Protocol):
-    """Makes a producer that is closed when the test is over. Its batches do not end by time, unless told to."""
+    """Opens a producer that is closed when the test is over. By default its batches do not end by time."""
 
     def __call__(
         self,
@@ -53,7 +53,7 @@ def open_producer() -> Iterator[OpenProducer]:
 
 
 def _close(producer: Producer) -> None:
-    """Close a producer; one that hangs fails its test, and holds up neither the others nor the end of them all."""
+    """Close a producer. One that hangs fails its test, and delays neither other tests nor the end of the run."""
     try:
         Background(producer.close).result()
     finally:
@@ -62,15 +62,15 @@ def _close(producer: Producer) -> None:
 
 @pytest.fixture
 def new_gate(open_producer: OpenProducer) -> Iterator[NewGate]:
-    """Gates that are open when the test is over, and so before its producers are closed."""
-    made: list[Gate] = []
+    """Gates that are opened when the test is over, before its producers are closed."""
+    gates: list[Gate] = []
 
     def new() -> Gate:
-        made.append(Gate())
-        return made[-1]
+        gates.append(Gate())
+        return gates[-1]
 
     yield new
-    for gate in made:
+    for gate in gates:
         gate.open()
 
 
@@ -89,12 +89,12 @@ def hanging(memory: ObjectStore, gate: Gate) -> HookedStore:
 
 @pytest.fixture
 def in_line(monkeypatch: pytest.MonkeyPatch) -> Bell:
-    """Rings when a call gets in line; with the producer's lock held, so that whoever comes later stands behind it."""
+    """Rings when a call begins to wait, with the producer's lock held: calls that come later wait behind it."""
     bell, wait = Bell(), Room.wait
 
     def ring_and_wait(room: Room, *args: object) -> None:
         bell()
-        wait(room, *args)  # type: ignore[arg-type]  # whatever it was called with
+        wait(room, *args)  # type: ignore[arg-type]  # passed on as they are
 
     monkeypatch.setattr(Room, "wait", ring_and_wait)
     return bell

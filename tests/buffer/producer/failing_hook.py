@@ -1,4 +1,4 @@
-"""A hook that refuses."""
+"""A hook that raises."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.errors import StorageError
 
 
 class FailingHook:
-    """Raises, numbered, so that it can be told which one arrived."""
+    """Raises a numbered error, so that a test sees which one it got."""
 
     def __init__(self) -> None:
         self.times = 0

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 
 import pytest
 
-from penstock import ObjectStore, Producer, ProducerConfig, Written
+from penstock import ObjectStore, Producer, ProducerConfig, WriteHandle, Written
 from penstock.errors import Closed, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.support.buffer_contents import entries
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
+from tests.support.waiting import Gate
 
-AT_ONCE = ProducerConfig(flush_size_bytes=1)
+ONE_EACH = ProducerConfig(flush_size_bytes=1)
+
+
+class Held(NamedTuple):
+    """A handle whose data object is not written before the gate is open."""
+
+    handle: WriteHandle
+    gate: Gate
+
+
+@pytest.fixture
+def held(memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate) -> Held:
+    store, gate = HookedStore(memory), new_gate()
+    store.before("write data", gate, times=1)
+    return Held(open_producer(store, flush_size_bytes=1).produce(b"x"), gate)
 
 
 def refuse() -> None:
-    raise StorageError("the disk is on fire")
+    raise StorageError("the disk is full")
 
 
-def test_awaiting_a_handle_gives_its_place(store: ObjectStore) -> None:
+def test_awaiting_a_handle_returns_its_sequence(store: ObjectStore) -> None:
     async def work() -> list[Written]:
-        async with Producer(store, AT_ONCE) as producer:
+        async with Producer(store, ONE_EACH) as producer:
             return [await producer.produce(given) for given in (b"a", b"b")]
 
     written = asyncio.run(asyncio.wait_for(work(), PATIENCE))
     assert [one.sequence for one in written] == [0, 1]
 
 
-def test_several_can_await_one_handle(memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate) -> None:
-    store, gate = HookedStore(memory), new_gate()
-    store.before("write data", gate, times=1)
-    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+def test_several_can_await_one_handle(held: Held) -> None:
+    handle, gate = held
 
     async def wait() -> Written:
         return await handle
@@ -46,12 +60,8 @@ def test_several_can_await_one_handle(memory: ObjectStore, open_producer: OpenPr
     assert asyncio.run(work()) == [handle.result(PATIENCE)] * 5
 
 
-def test_awaiting_does_not_hold_up_the_loop(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
-) -> None:
-    store, gate = HookedStore(memory), new_gate()
-    store.before("write data", gate, times=1)
-    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+def test_awaiting_does_not_hold_up_the_loop(held: Held) -> None:
+    handle, gate = held
 
     async def open_the_gate() -> None:
         gate.open()
@@ -77,7 +87,7 @@ def test_a_handle_can_be_awaited_when_it_is_done_already(memory: ObjectStore, op
 
 
 @pytest.mark.parametrize("when", ["before it failed", "after it failed"])
-def test_awaiting_raises_what_went_wrong(
+def test_awaiting_raises_the_error(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, when: str
 ) -> None:
     store, gate = HookedStore(memory), new_gate()
@@ -92,18 +102,14 @@ def test_awaiting_raises_what_went_wrong(
                 await asyncio.to_thread(handle.result, PATIENCE)
         else:
             asyncio.get_running_loop().call_soon(gate.open)
-        with pytest.raises(StorageError, match="the disk is on fire"):
+        with pytest.raises(StorageError, match="the disk is full"):
             await handle
 
     asyncio.run(asyncio.wait_for(work(), PATIENCE))
 
 
-def test_who_stops_awaiting_disturbs_neither_the_batch_nor_the_others(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
-) -> None:
-    store, gate = HookedStore(memory), new_gate()
-    store.before("write data", gate, times=1)
-    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+def test_a_cancelled_await_disturbs_neither_the_batch_nor_other_awaits(held: Held) -> None:
+    handle, gate = held
 
     async def wait() -> Written:
         return await handle
@@ -112,24 +118,20 @@ def test_who_stops_awaiting_disturbs_neither_the_batch_nor_the_others(
 
     async def work() -> Written:
         asyncio.get_running_loop().set_exception_handler(lambda _, problem: problems.append(problem))
-        leaving, staying = asyncio.create_task(wait()), asyncio.create_task(wait())
+        cancelled, kept = asyncio.create_task(wait()), asyncio.create_task(wait())
         await asyncio.sleep(0)
-        leaving.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await leaving
+            await cancelled
         gate.open()
-        return await asyncio.wait_for(staying, PATIENCE)
+        return await asyncio.wait_for(kept, PATIENCE)
 
     assert asyncio.run(work()) == handle.result(PATIENCE)
     assert problems == []
 
 
-def test_awaiting_with_a_timeout_leaves_the_handle_on_its_way(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
-) -> None:
-    store, gate = HookedStore(memory), new_gate()
-    store.before("write data", gate, times=1)
-    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+def test_awaiting_with_a_timeout_does_not_end_the_write(held: Held) -> None:
+    handle, gate = held
 
     async def work() -> Written:
         with pytest.raises(TimeoutError):
@@ -140,12 +142,8 @@ def test_awaiting_with_a_timeout_leaves_the_handle_on_its_way(
     assert asyncio.run(work()).sequence == 0
 
 
-def test_a_loop_that_is_gone_when_the_batch_is_done_disturbs_nobody(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
-) -> None:
-    store, gate = HookedStore(memory), new_gate()
-    store.before("write data", gate, times=1)
-    handle = open_producer(store, flush_size_bytes=1).produce(b"x")
+def test_a_loop_that_is_closed_before_the_batch_is_done_disturbs_no_other(held: Held) -> None:
+    handle, gate = held
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
@@ -188,7 +186,7 @@ def test_async_with_does_not_hold_up_the_loop_while_it_closes(memory: ObjectStor
         gate.open()
 
     async def work() -> None:
-        async with Producer(store, AT_ONCE) as producer:
+        async with Producer(store, ONE_EACH) as producer:
             producer.produce(b"x")
             opening = asyncio.create_task(open_the_gate())
         await opening
@@ -197,20 +195,20 @@ def test_async_with_does_not_hold_up_the_loop_while_it_closes(memory: ObjectStor
     assert entries(memory) == [b"x"]
 
 
-def test_what_async_with_meets_is_not_hidden_by_a_close_that_fails(memory: ObjectStore) -> None:
+def test_an_error_within_async_with_is_not_hidden_by_a_close_that_fails(memory: ObjectStore) -> None:
     store = HookedStore(memory)
     store.before("write data", refuse)
 
     async def work() -> None:
         async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
             producer.produce(b"x")
-            raise LookupError("what really happened")
+            raise LookupError("the first error")
 
-    with pytest.raises(LookupError, match="what really happened"):
+    with pytest.raises(LookupError, match="the first error"):
         asyncio.run(asyncio.wait_for(work(), PATIENCE))
 
 
-def test_async_with_raises_what_its_close_met(memory: ObjectStore) -> None:
+def test_async_with_raises_the_error_of_its_close(memory: ObjectStore) -> None:
     store = HookedStore(memory)
     store.before("write data", refuse)
 
@@ -218,5 +216,5 @@ def test_async_with_raises_what_its_close_met(memory: ObjectStore) -> None:
         async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
             producer.produce(b"x")
 
-    with pytest.raises(StorageError, match="the disk is on fire"):
+    with pytest.raises(StorageError, match="the disk is full"):
         asyncio.run(asyncio.wait_for(work(), PATIENCE))

@@ -1,4 +1,4 @@
-"""A full buffer blocks `produce`: by calls, by bytes and by entries. What was not taken leaves no trace."""
+"""A full buffer blocks `produce`: by calls, by bytes and by entries. What was refused leaves no trace."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def test_entries_without_a_byte_take_room_too(
 
 def test_headers_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_bytes=1 << 20, format="arrow")
-    record = Record(b"", headers=[("", b"")] * (1 << 17))  # at least 8 bytes each in columns: a room full of them
+    record = Record(
+        b"", headers=[("", b"")] * (1 << 17)
+    )  # at least 8 bytes each in columns: as many as the limit allows
 
     def fill() -> None:
         for _ in range(10):
@@ -160,13 +162,13 @@ def test_a_call_that_was_not_taken_can_be_made_again(
 def test_when_a_handle_is_done_its_room_is_free(
     memory: ObjectStore, open_producer: OpenProducer, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = Outcome.succeed
+    succeed = Outcome.succeed
 
-    def tell_and_wait(outcome: Outcome, written: Written) -> None:
-        tell(outcome, written)
+    def succeed_and_wait(outcome: Outcome, written: Written) -> None:
+        succeed(outcome, written)
         gate()
 
-    monkeypatch.setattr(Outcome, "succeed", tell_and_wait)
+    monkeypatch.setattr(Outcome, "succeed", succeed_and_wait)
     producer = open_producer(memory, max_buffered_inputs=1, flush_size_bytes=1)
     producer.produce(b"0").result(PATIENCE)
     calling = Background(lambda: producer.produce(b"1", timeout=0))

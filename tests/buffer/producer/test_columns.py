@@ -71,7 +71,7 @@ def test_metadata_of_columns_start_at_their_first_row(memory: ObjectStore, open_
     with open_producer(memory, clock=lambda: 1.0) as producer:
         producer.produce(values_to_arrow([b"a", b"b"]), b"one")
         producer.produce(values_to_arrow([b"c"]), b"two")
-    assert [(said.start_index, said.payload) for said in queue(memory)[0].metadata] == [(0, b"one"), (2, b"two")]
+    assert [(item.start_index, item.payload) for item in queue(memory)[0].metadata] == [(0, b"one"), (2, b"two")]
 
 
 def test_the_bytes_of_columns_end_a_batch(memory: ObjectStore, open_producer: OpenProducer) -> None:

@@ -1,4 +1,4 @@
-"""`flush` waits for all that was produced before it, and raises what went wrong and nobody has heard."""
+"""`flush` waits for all that was produced before it, and raises the failures that no handle has raised yet."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_a_flush_waits_for_batches_on_their_way(
 
 
 def hold_up(monkeypatch: pytest.MonkeyPatch, gate: Gate, ending: str) -> None:
-    """Hold up a batch when all is done but its handles have not been told."""
-    tell = getattr(Outcome, ending)
+    """Hold up a batch when all is done but its handles are not completed."""
+    complete = getattr(Outcome, ending)
 
-    def wait_and_tell(self: Outcome, what: object) -> None:
+    def wait_and_complete(self: Outcome, result: object) -> None:
         gate()
-        tell(self, what)
+        complete(self, result)
 
-    monkeypatch.setattr(Outcome, ending, wait_and_tell)
+    monkeypatch.setattr(Outcome, ending, wait_and_complete)
 
 
 def test_a_flush_waits_for_handles_that_are_about_to_be_done(
@@ -59,17 +59,17 @@ def test_a_flush_waits_for_handles_that_are_about_to_be_done(
     handle = producer.produce(b"x")
     gate.wait_for_somebody()
 
-    def flush_and_look() -> bool:
+    def flush_and_check() -> bool:
         producer.flush()
         return handle.done()
 
-    flushing = Background(flush_and_look)
-    flushing.has_ended_within(A_WHILE)  # it must not; if it does, its answer tells
+    flushing = Background(flush_and_check)
+    flushing.has_ended_within(A_WHILE)  # it must not; if it does, its result shows it
     gate.open()
     assert flushing.result(), "flush returned before the handle was done"
 
 
-def test_a_flush_raises_a_failure_of_which_handles_are_about_to_be_told(
+def test_a_flush_raises_a_failure_that_its_handles_are_about_to_get(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, gate = HookedStore(memory), new_gate()
@@ -103,16 +103,7 @@ def test_a_flush_does_not_wait_for_what_is_produced_after_it(
     assert before.done()
 
 
-def test_a_flush_raises_what_went_wrong_with_a_batch(store: ObjectStore, open_producer: OpenProducer) -> None:
-    hooked = HookedStore(store)
-    hooked.before("write data", FailingHook())
-    producer = open_producer(hooked)
-    producer.produce(b"x")
-    with pytest.raises(StorageError, match="refusal 1"):
-        producer.flush()
-
-
-def test_a_flush_raises_a_failure_from_long_before_that_nobody_heard(
+def test_a_flush_raises_an_earlier_failure_that_no_handle_has_raised(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
     store, tried = HookedStore(memory), Bell()
@@ -127,17 +118,19 @@ def test_a_flush_raises_a_failure_from_long_before_that_nobody_heard(
         producer.flush()
 
 
-def test_a_flush_raises_a_failure_once(memory: ObjectStore, open_producer: OpenProducer) -> None:
-    store = HookedStore(memory)
-    store.before("write data", FailingHook(), times=1)
-    producer = open_producer(store)
-    producer.produce(b"x")
-    with pytest.raises(StorageError):
+def test_a_flush_raises_the_failure_of_a_batch_once(store: ObjectStore, open_producer: OpenProducer) -> None:
+    hooked = HookedStore(store)
+    hooked.before("write data", FailingHook(), times=1)
+    producer = open_producer(hooked)
+    handle = producer.produce(b"x")
+    with pytest.raises(StorageError, match="refusal 1"):
         producer.flush()
     producer.flush()
+    with pytest.raises(StorageError, match="refusal 1"):
+        handle.result(0)
 
 
-def test_a_flush_does_not_raise_what_a_handle_has_told(memory: ObjectStore, open_producer: OpenProducer) -> None:
+def test_a_flush_does_not_raise_what_a_handle_has_raised(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
     store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=1)
@@ -146,16 +139,16 @@ def test_a_flush_does_not_raise_what_a_handle_has_told(memory: ObjectStore, open
     producer.flush()
 
 
-def test_a_flush_does_not_raise_what_a_handle_has_told_however_soon_it_comes(
+def test_a_flush_right_after_a_handle_has_raised_does_not_raise_it_again(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, gate, tell = HookedStore(memory), new_gate(), Outcome.fail
+    store, gate, fail = HookedStore(memory), new_gate(), Outcome.fail
 
-    def tell_and_wait(outcome: Outcome, error: BaseException) -> None:
-        tell(outcome, error)
+    def fail_and_wait(outcome: Outcome, error: BaseException) -> None:
+        fail(outcome, error)
         gate()
 
-    monkeypatch.setattr(Outcome, "fail", tell_and_wait)
+    monkeypatch.setattr(Outcome, "fail", fail_and_wait)
     store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=1)
     with pytest.raises(StorageError, match="refusal 1"):
@@ -166,9 +159,9 @@ def test_a_flush_does_not_raise_what_a_handle_has_told_however_soon_it_comes(
     flushing.result()
 
 
-@pytest.mark.parametrize("told", [0, 1], ids=["first", "second"])
-def test_a_flush_raises_what_one_of_two_handles_has_not_told(
-    memory: ObjectStore, open_producer: OpenProducer, told: int
+@pytest.mark.parametrize("asked", [0, 1], ids=["first", "second"])
+def test_a_flush_raises_what_only_one_of_two_handles_has_raised(
+    memory: ObjectStore, open_producer: OpenProducer, asked: int
 ) -> None:
     store = HookedStore(memory)
     store.before("write data", FailingHook(), times=1)
@@ -176,13 +169,13 @@ def test_a_flush_raises_what_one_of_two_handles_has_not_told(
     handles = [producer.produce(b"1"), producer.produce(b"2")]
     for _ in range(2):  # the same one again is not the other one
         with pytest.raises(StorageError):
-            handles[told].result(PATIENCE)
+            handles[asked].result(PATIENCE)
     producer.produce(b"34").result(PATIENCE)
     with pytest.raises(StorageError, match="refusal 1"):
         producer.flush()
 
 
-def test_a_flush_does_not_raise_what_all_handles_have_told(memory: ObjectStore, open_producer: OpenProducer) -> None:
+def test_a_flush_does_not_raise_what_all_handles_have_raised(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
     store.before("write data", FailingHook(), times=1)
     producer = open_producer(store, flush_size_bytes=2)
@@ -193,23 +186,14 @@ def test_a_flush_does_not_raise_what_all_handles_have_told(memory: ObjectStore, 
     producer.flush()
 
 
-def test_a_flush_raises_what_one_of_two_batches_has_not_told(memory: ObjectStore, open_producer: OpenProducer) -> None:
+def test_a_flush_raises_the_failure_of_the_batch_whose_handle_was_not_asked(
+    memory: ObjectStore, open_producer: OpenProducer
+) -> None:
     store = HookedStore(memory)
     store.before("write data", FailingHook(), times=2)
     producer = open_producer(store, flush_size_bytes=1)
     with pytest.raises(StorageError, match="refusal 1"):
-        producer.produce(b"told").result(PATIENCE)
-    producer.produce(b"untold")
+        producer.produce(b"asked").result(PATIENCE)
+    producer.produce(b"not asked")
     with pytest.raises(StorageError, match="refusal 2"):
         producer.flush()
-
-
-def test_a_handle_still_tells_what_a_flush_has_raised(memory: ObjectStore, open_producer: OpenProducer) -> None:
-    store = HookedStore(memory)
-    store.before("write data", FailingHook())
-    producer = open_producer(store)
-    handle = producer.produce(b"x")
-    with pytest.raises(StorageError):
-        producer.flush()
-    with pytest.raises(StorageError, match="refusal 1"):
-        handle.result(0)

@@ -46,7 +46,7 @@ def test_a_later_write_of_a_manifest_survives(
 
 
 def compete(store: ObjectStore, payload: bytes) -> None:
-    """Somebody else's producer puts something into the same buffer."""
+    """Another producer enqueues an entry."""
     with Producer(store) as other:
         other.produce(payload)
 
@@ -88,7 +88,7 @@ def test_a_run_whose_reply_was_lost_is_found_whole(
     assert entries(store) == [b"0", b"1", b"after"]
 
 
-def test_a_read_that_fails_now_and_then_fails_nobody(store: ObjectStore, open_producer: OpenProducer) -> None:
+def test_a_read_that_fails_now_and_then_fails_no_handle(store: ObjectStore, open_producer: OpenProducer) -> None:
     faulty = FaultyStore(store, rates={})
     producer = open_producer(faulty, flush_size_bytes=1)
     faulty.inject(Fault.READ_ERROR, operation="get", path=MANIFEST, times=2)
@@ -108,7 +108,7 @@ def test_under_every_fault_what_is_acknowledged_is_there_once_and_in_order(
     for payload, handle in handles.items():
         try:
             handle.result(PATIENCE)
-        except OutcomeUnknown:  # of its data object: that is not tried again
+        except OutcomeUnknown:  # of its data object, which is not tried again
             failed.add(payload)
     with faulty.quiet():
         assert entries(memory) == [payload for payload in handles if payload not in failed]

@@ -83,8 +83,8 @@ def test_the_handle_says_the_time_that_the_manifest_says(store: ObjectStore, ope
     producer = open_producer(store, clock=itertools.count(NOON, 1).__next__)
     handles = [producer.produce(b"x", payload) for payload in (b"", b"", b"long", b"")]
     producer.flush()
-    said = [item.ingestion_time_ms for item in queue(store)[0].metadata]
-    assert [handle.ingestion_time_ms for handle in handles] == said == [1_700_000_000_500 + n * 1000 for n in range(4)]
+    times = [item.ingestion_time_ms for item in queue(store)[0].metadata]
+    assert [handle.ingestion_time_ms for handle in handles] == times == [1_700_000_000_500 + n * 1000 for n in range(4)]
 
 
 def test_a_payload_of_any_bytes_is_kept(store: ObjectStore, open_producer: OpenProducer) -> None:

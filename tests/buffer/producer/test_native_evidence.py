@@ -1,4 +1,4 @@
-"""Version 2 remembers its writers: after a lost reply the transaction in the head decides, wherever the entries are."""
+"""Version 2 keeps its writers: after a lost reply the transaction in the head decides, even after a dequeue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_doubt(store: ObjectStore) -> float:
 
 
 def losing_the_reply(meanwhile: Callable[[], object]) -> Callable[[], None]:
-    """Have something done after a write, and its reply lost."""
+    """Do something after a write, and lose its reply."""
 
     def lose() -> None:
         meanwhile()
@@ -145,10 +145,10 @@ def test_a_producer_whose_head_is_old_reads_once(store: ObjectStore, open_produc
     assert (hooked.count("write manifest"), hooked.count("read manifest")) == (2, 1)
 
 
-# What is remembered
+# Which writers are kept
 
 
-def test_the_head_says_what_a_producer_did_last(store: ObjectStore, open_producer: OpenProducer) -> None:
+def test_the_head_has_the_last_transaction_of_a_producer(store: ObjectStore, open_producer: OpenProducer) -> None:
     producer = open_producer(store, clock=lambda: 1_700_000_000.0, flush_size_bytes=1)
     for number in range(3):
         producer.produce(b"%d" % number).result(PATIENCE)
@@ -163,7 +163,7 @@ def test_each_producer_is_a_writer_of_its_own(store: ObjectStore, open_producer:
 
 
 def forget_all_writers(store: ObjectStore) -> None:
-    """As if more than the head remembers had written since: written by hand, for it takes a thousand producers."""
+    """Edit the head as if more writers than it keeps had written since: that would take a thousand producers."""
     before = head(store)
     others = {f"other-{number}": Writer(0, 0, before.revision, 0, is_named=False) for number in range(MOST_UNNAMED)}
     forgotten = max((writer.revision for writer in before.writers.values()), default=0)
@@ -180,7 +180,7 @@ def test_a_producer_in_doubt_that_was_forgotten_fails_its_handle(
     handle = producer.produce(b"1")
     with pytest.raises(OutcomeUnknown, match=r"not known to be enqueued"):
         handle.result(PATIENCE)
-    assert entries(store) == [b"0", b"1"]  # once: it is not appended where nobody can know
+    assert entries(store) == [b"0", b"1"]  # once: it is not appended where there is no evidence
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
@@ -196,7 +196,7 @@ def test_a_producer_that_began_after_others_were_forgotten_is_in_no_doubt(
     assert entries(memory) == [b"0", b"1"]
 
 
-def test_the_head_remembers_the_latest_thousand_random_names(store: ObjectStore, open_producer: OpenProducer) -> None:
+def test_the_head_keeps_the_latest_thousand_random_names(store: ObjectStore, open_producer: OpenProducer) -> None:
     open_producer(store, flush_size_bytes=1).produce(b"0").result(PATIENCE)
     (oldest,) = Writers(store).list()
     before = head(store)

@@ -1,4 +1,4 @@
-"""Version 1 remembers no writers: what was dequeued before its producer looked again is there twice, and counted."""
+"""Version 1 keeps no writers: what was dequeued before its producer read again is enqueued twice, and counted."""
 
 from __future__ import annotations
 

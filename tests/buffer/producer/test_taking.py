@@ -90,7 +90,7 @@ def test_a_buffer_may_change_once_it_was_taken(
 ) -> None:
     given = kind(bytearray(b"abc"))
     producer = open_producer(memory)
-    producer.produce(given)  # type: ignore[arg-type]  # not in the signature, and taken all the same
+    producer.produce(given)  # type: ignore[arg-type]  # not in the signature, and accepted
     given[0] = ord("X")
     producer.flush()
     assert entries(memory) == [b"abc"]

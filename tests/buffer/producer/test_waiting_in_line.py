@@ -1,4 +1,4 @@
-"""Calls that wait for room: first come, first served, large ones too; when there is room again, all of them go on."""
+"""Calls that wait for free space: first come, first served, large ones too; when there is space, all go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import A_WHILE, Background, Bell, Gate
 
 
 @pytest.mark.parametrize("timeout", [None, PATIENCE, 1e300, math.inf])
-def test_a_blocked_call_goes_on_when_there_is_room(
+def test_a_blocked_call_goes_on_when_there_is_space(
     memory: ObjectStore,
     hanging: HookedStore,
     gate: Gate,
@@ -34,17 +34,15 @@ def test_a_blocked_call_goes_on_when_there_is_room(
     assert entries(memory) == [b"0", b"1"]
 
 
-def test_a_blocked_call_does_not_wait_for_the_interval_of_what_is_there(
-    store: ObjectStore, open_producer: OpenProducer
-) -> None:
-    producer = open_producer(store, max_buffered_inputs=2)  # and a batch of it would end in an hour
+def test_a_blocked_call_does_not_wait_for_the_flush_interval(store: ObjectStore, open_producer: OpenProducer) -> None:
+    producer = open_producer(store, max_buffered_inputs=2)  # its batches would end in an hour
     for number in range(10):
         producer.produce(b"%d" % number, timeout=PATIENCE)
     producer.flush()
     assert entries(store) == [b"%d" % number for number in range(10)]
 
 
-def test_a_call_larger_than_the_room_passes_when_nothing_else_waits(
+def test_a_call_larger_than_the_limit_passes_when_nothing_else_waits(
     store: ObjectStore, open_producer: OpenProducer
 ) -> None:
     producer = open_producer(store, max_buffered_bytes=10)
@@ -54,8 +52,8 @@ def test_a_call_larger_than_the_room_passes_when_nothing_else_waits(
     assert entries(store) == [large]
 
 
-@pytest.mark.parametrize("sealed", [False, True], ids=["taken", "on its way"])
-def test_a_call_larger_than_the_room_does_not_pass_beside_another(
+@pytest.mark.parametrize("sealed", [False, True], ids=["open", "under way"])
+def test_a_call_larger_than_the_limit_does_not_pass_beside_another(
     hanging: HookedStore, open_producer: OpenProducer, sealed: bool
 ) -> None:
     producer = open_producer(hanging, max_buffered_bytes=10, flush_size_bytes=1 if sealed else 100)
@@ -64,7 +62,7 @@ def test_a_call_larger_than_the_room_does_not_pass_beside_another(
         producer.produce(b"x" * 11, timeout=0)
 
 
-def test_beside_a_call_larger_than_the_room_nothing_passes(hanging: HookedStore, open_producer: OpenProducer) -> None:
+def test_beside_a_call_larger_than_the_limit_nothing_passes(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_bytes=10)
     producer.produce(b"x" * 1000, timeout=0)
     with pytest.raises(BackpressureTimeout):
@@ -80,7 +78,7 @@ def test_a_large_call_is_not_starved_by_small_ones_behind_it(
     in_line.wait()
     for _ in range(3):
         with pytest.raises(BackpressureTimeout):
-            producer.produce(b"small", timeout=0)  # there is room for it, but not its turn
+            producer.produce(b"small", timeout=0)  # there is space for it, but it is not its turn
     gate.open()
     large.result()
     producer.produce(b"last", timeout=PATIENCE)
@@ -112,7 +110,7 @@ def test_one_that_waits_behind_goes_on_when_the_large_one_before_it_gives_up(
     in_line.wait()
     with pytest.raises(BackpressureTimeout):
         large.result()
-    small.result()  # while the store still hangs: nobody but the large one stood before it
+    small.result()  # while the store still hangs: only the large one was before it
 
 
 def test_calls_that_wait_are_served_in_the_order_they_came(
@@ -131,7 +129,7 @@ def test_calls_that_wait_are_served_in_the_order_they_came(
     assert entries(memory) == [b"%d" % number for number in range(8)]
 
 
-def test_of_those_in_line_no_more_are_served_than_there_is_room_for(
+def test_of_those_in_line_no_more_are_served_than_there_is_space_for(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, in_line: Bell
 ) -> None:
     store, first, second = HookedStore(memory), new_gate(), new_gate()
@@ -146,10 +144,10 @@ def test_of_those_in_line_no_more_are_served_than_there_is_room_for(
     first.open()
     served.result()
     assert not still_in_line.has_ended_within(A_WHILE)
-    second.wait_for_somebody()  # and what was served is on its way, for somebody waits
+    second.wait_for_somebody()  # what was served is under way, because a call waits
 
 
-def test_when_the_store_is_back_everything_flows_in_order_and_once(
+def test_when_the_store_is_back_everything_arrives_in_order_and_once(
     store: ObjectStore, open_producer: OpenProducer, gate: Gate
 ) -> None:
     hooked = HookedStore(store)
@@ -159,7 +157,7 @@ def test_when_the_store_is_back_everything_flows_in_order_and_once(
     refusals = Bell()
 
     def feed() -> list[bytes]:
-        taken = []
+        accepted = []
         for number in range(60):
             given = b"%d" % number * (1 + number % 9)
             try:
@@ -167,18 +165,18 @@ def test_when_the_store_is_back_everything_flows_in_order_and_once(
             except BackpressureTimeout:
                 refusals()
                 continue
-            taken.append(given)
-        return taken
+            accepted.append(given)
+        return accepted
 
     feeding = Background(feed)
     refusals.wait(times=10)
     gate.open()
-    taken = feeding.result()
+    accepted = feeding.result()
     producer.flush()
-    assert entries(store) == taken
+    assert entries(store) == accepted
 
 
-def test_a_timeout_holds_for_those_who_are_not_first_in_line_too(
+def test_a_timeout_holds_for_calls_that_are_not_first_in_line_too(
     hanging: HookedStore, open_producer: OpenProducer, in_line: Bell
 ) -> None:
     producer = open_producer(hanging, max_buffered_inputs=1)

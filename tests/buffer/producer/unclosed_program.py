@@ -1,4 +1,4 @@
-"""A program that leaves without closing its producer, in the way it is told: `python -m ... WAY PLACE`."""
+"""A program that ends without closing its producer: `python -m ... WAY URL`."""
 
 from __future__ import annotations
 
@@ -12,84 +12,84 @@ from penstock import Producer, ProducerConfig
 from tests.support.waiting import NEVER, Gate
 
 _OPEN = ProducerConfig(flush_interval=NEVER)
-_AT_ONCE = ProducerConfig(flush_size_bytes=1)
+_ONE_EACH = ProducerConfig(flush_size_bytes=1)
 _METHODS = {"fork": multiprocessing.get_context("fork").Process, "spawn": multiprocessing.get_context("spawn").Process}
 
 
-def at_the_end(place: str) -> None:
-    """Leave where the program ends, with a batch open and others on their way."""
-    Producer(place, _OPEN).produce([b"one", b"two"])
-    producer = Producer(place, _AT_ONCE)
+def at_the_end(url: str) -> None:
+    """End with an open batch and others under way."""
+    Producer(url, _OPEN).produce([b"one", b"two"])
+    producer = Producer(url, _ONE_EACH)
     for number in range(5):
         producer.produce(b"%d" % number)
 
 
-def by_sys_exit(place: str) -> None:
-    """Leave by `sys.exit`, within functions that still hold the producer."""
-    producer = Producer(place, _OPEN)
+def by_sys_exit(url: str) -> None:
+    """End by `sys.exit`, in a function that still holds the producer."""
+    producer = Producer(url, _OPEN)
     producer.produce(b"one")
     sys.exit(3)
 
 
-def by_an_error(place: str) -> None:
-    """Leave by an error that nobody catches."""
-    Producer(place, _OPEN).produce(b"one")
-    raise LookupError("nobody catches this")
+def by_an_error(url: str) -> None:
+    """End by an uncaught error."""
+    Producer(url, _OPEN).produce(b"one")
+    raise LookupError("not caught")
 
 
-def after_a_close(place: str) -> None:
-    """Leave with the producer closed: there is nothing left to do."""
-    producer = Producer(place, _OPEN)
+def after_a_close(url: str) -> None:
+    """End with the producer closed: there is nothing to flush."""
+    producer = Producer(url, _OPEN)
     producer.produce(b"one")
     producer.close()
 
 
 def from_a_child(method: str) -> Callable[[str], None]:
-    """Have a child of `multiprocessing` leave without a close, and do nothing but wait for it."""
+    """Have a child of `multiprocessing` end without a close, and wait for it."""
 
-    def leave(place: str) -> None:
-        _join(_METHODS[method](target=_produce_and_end, args=(place, b"child")))
+    def end(url: str) -> None:
+        _join(_METHODS[method](target=_produce_and_end, args=(url, b"child")))
 
-    return leave
+    return end
 
 
 def from_a_child_and_its_parent(method: str) -> Callable[[str], None]:
-    """Have both leave without a close, each with a producer of its own."""
+    """Have a child and its parent end without a close, each with its own producer."""
 
-    def leave(place: str) -> None:
-        Producer(place, _OPEN).produce(b"parent")
-        _join(_METHODS[method](target=_produce_and_end, args=(place, b"child")))
+    def end(url: str) -> None:
+        Producer(url, _OPEN).produce(b"parent")
+        _join(_METHODS[method](target=_produce_and_end, args=(url, b"child")))
 
-    return leave
+    return end
 
 
-def with_an_idle_child(place: str) -> None:
-    """Leave as a parent whose child of `multiprocessing` never touched the producer it was forked with."""
-    Producer(place, _OPEN).produce(b"parent")
+def with_an_idle_child(url: str) -> None:
+    """End as the parent of a forked child that never used the producer."""
+    Producer(url, _OPEN).produce(b"parent")
     _join(_METHODS["fork"](target=_do_nothing))
 
 
-def with_a_fork(place: str) -> None:
-    """Fork, and leave from both: the child at the end of the program, as its parent does."""
-    producer = Producer(place, _OPEN)
+def with_a_fork(url: str) -> None:
+    """Fork, and end both at the end of the program."""
+    producer = Producer(url, _OPEN)
     producer.produce(b"parent")
     _fork_and_wait(_do_nothing)
 
 
-def with_a_fork_that_produces(place: str) -> None:
-    """Fork, and leave from both without a close, each with a producer of its own."""
-    producer = Producer(place, _OPEN)
+def with_a_fork_that_produces(url: str) -> None:
+    """Fork, and end both without a close, each with its own producer."""
+    producer = Producer(url, _OPEN)
     producer.produce(b"parent")
-    _fork_and_wait(lambda: _produce_and_end(place, b"child"))
+    _fork_and_wait(lambda: _produce_and_end(url, b"child"))
 
 
-def with_a_fork_while_locked(place: str) -> None:
-    """Fork at a moment when the producer's lock is held, and leave from both."""
+def with_a_fork_while_locked(url: str) -> None:
+    """Fork while the producer's lock is held, and end both."""
     gate = Gate()
-    producer = Producer(place, _OPEN, clock=_clock_that_stops_at(gate))
+    producer = Producer(url, _OPEN, clock=_clock_that_stops_at(gate))
     producing = threading.Thread(target=lambda: producer.produce(b"parent"))
     producing.start()
-    gate.wait_for_somebody()  # it stands within `produce`, where the clock is read
+    gate.wait_for_somebody()  # it is within `produce`, where the clock is read
     _fork_and_wait(_do_nothing)
     gate.open()
     producing.join()
@@ -111,8 +111,8 @@ WAYS: dict[str, Callable[[str], None]] = {
 }
 
 
-def _produce_and_end(place: str, given: bytes) -> None:
-    Producer(place, _OPEN).produce(given)
+def _produce_and_end(url: str, given: bytes) -> None:
+    Producer(url, _OPEN).produce(given)
 
 
 def _do_nothing() -> None:
@@ -131,17 +131,17 @@ def _join(child: multiprocessing.process.BaseProcess) -> None:
     child.start()
     child.join()
     if child.exitcode:
-        sys.exit(f"the child left with {child.exitcode}")
+        sys.exit(f"the child ended with {child.exitcode}")
 
 
 def _fork_and_wait(work: Callable[[], None]) -> None:
     pid = os.fork()
     if pid == 0:
         work()
-        sys.exit(0)  # through everything that an interpreter does at its end
+        sys.exit(0)  # with everything that an interpreter does at its end
     _, status = os.waitpid(pid, 0)
     if status:
-        sys.exit(f"the child left with {os.waitstatus_to_exitcode(status)}")
+        sys.exit(f"the child ended with {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":
