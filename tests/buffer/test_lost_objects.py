@@ -33,7 +33,7 @@ def data_of(store: ObjectStore) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_where_the_manifest_was_deleted_nothing_begins_anew_beside_its_data(
+def test_where_the_manifest_was_deleted_no_new_buffer_is_created_beside_its_data(
     memory: ObjectStore, manifest: str, kind: str
 ) -> None:
     data = filled(memory, manifest)
@@ -44,7 +44,7 @@ def test_where_the_manifest_was_deleted_nothing_begins_anew_beside_its_data(
     assert MANIFEST not in {meta.path for meta in memory.list_objects()}
 
 
-def test_a_buffer_that_is_created_while_a_consumer_opens_it_is_not_taken_for_a_deleted_one(
+def test_a_buffer_that_is_created_while_a_consumer_opens_it_is_not_mistaken_for_a_deleted_one(
     memory: ObjectStore, manifest: str
 ) -> None:
     store = HookedStore(memory)

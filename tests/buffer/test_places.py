@@ -70,7 +70,7 @@ def test_places_in_each_others_way_are_refused_on_every_store(
 
 
 @pytest.mark.parametrize("path", ["m", "data/m", "data/m/n", "data.d/m", "m.d", "data/x.owner", "m/data"])
-def test_places_beside_each_other_are_taken(path: str) -> None:
+def test_paths_beside_each_other_are_accepted(path: str) -> None:
     assert ProducerConfig(data_path_prefix="data", manifest_path=path).manifest_path == path
 
 
@@ -125,7 +125,7 @@ def test_an_upgrade_checks_where_its_segments_go(tmp_path: Path) -> None:
         upgrade(store, "m" * 254)
 
 
-def test_the_longest_path_that_is_taken_has_room_for_segments(tmp_path: Path) -> None:
+def test_the_longest_path_that_is_accepted_leaves_enough_for_segments(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, sync=False)
     path = "m" * 253
     appender = BlockAppender(store, ProducerConfig(manifest_path=path))

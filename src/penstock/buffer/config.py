@@ -1,4 +1,4 @@
-"""How a producer and a consumer are set up. Bad values are refused when the configuration is made."""
+"""The configuration of producers and consumers. Invalid values are refused when it is created."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.errors import InvalidInput
 from penstock.storage import check_path, check_prefix
 
 DATA_PATH_PREFIX = "ingest"
-_LONGEST = 1e9  # thirty years: more than that no thread can wait for, and no date go back by
+_MAX_SECONDS = 1e9  # thirty years: no thread can wait longer, and no date go back further
 _LONGEST_NAME = 128
 _ENCODED_BY_OPENDATA = frozenset('~%#*?[]{}\\^`"<>|')  # as the object_store crate does in every path
-_LARGEST_BATCH = (1 << 31) - 1  # what one Arrow column of payloads can hold
+_MAX_BATCH_BYTES = (1 << 31) - 1  # of one Arrow column of payloads
 
 
 class ManifestFormat(StrEnum):
-    """Which manifest a buffer gets that has none yet: version 2, or version 1, which is OpenData's."""
+    """The manifest of a new buffer: version 2, or version 1, which is OpenData's."""
 
     NATIVE = "native"
     OPENDATA = "opendata"
@@ -67,7 +67,7 @@ class ProducerConfig:
         check_whole("flush_size_bytes", self.flush_size_bytes)
         check_whole("max_buffered_inputs", self.max_buffered_inputs)
         check_whole("max_buffered_bytes", self.max_buffered_bytes)
-        check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
+        check_whole("max_batch_bytes", self.max_batch_bytes, 1, _MAX_BATCH_BYTES)
 
     def batch_format(self, *, is_native: bool) -> BatchFormat:
         """How batches are written into a buffer whose manifest is version 2 (`is_native`), or version 1."""
@@ -78,7 +78,7 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """What a consumer and its collector read and clear away. Times are seconds, sizes bytes.
+    """How a consumer reads, and how its collector deletes. Times are seconds, sizes bytes.
 
     `group` has its own place in the queue; `start` is where it begins if it is new: `earliest`, `latest`, or a sequence
     that is there. A manifest of version 1 has no groups but `default`.
@@ -107,11 +107,11 @@ class ConsumerConfig:
         object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
         if self.manifest_format == ManifestFormat.OPENDATA:
             check_opendata_places(self.data_path_prefix, self.manifest_path)
-        check_seconds("gc_interval", self.gc_interval, most=_LONGEST)
+        check_seconds("gc_interval", self.gc_interval, most=_MAX_SECONDS)
         check_seconds("gc_at_close", self.gc_at_close, zero=True)
-        check_seconds("gc_grace_period", self.gc_grace_period, most=_LONGEST)
+        check_seconds("gc_grace_period", self.gc_grace_period, most=_MAX_SECONDS)
         check_seconds("enqueue_deadline", self.enqueue_deadline)
-        check_whole("max_batch_bytes", self.max_batch_bytes, 1, _LARGEST_BATCH)
+        check_whole("max_batch_bytes", self.max_batch_bytes, 1, _MAX_BATCH_BYTES)
         if not isinstance(self.gc, bool):
             raise InvalidInput(f"gc must be True or False, not {self.gc!r}")
         if self.gc_grace_period < 2 * self.enqueue_deadline:
@@ -136,7 +136,7 @@ def check_name(field: str, name: object) -> str:
 
 
 def check_start(start: object) -> str | int:
-    """Raises `InvalidInput` for what does not say where a group begins."""
+    """Raises `InvalidInput` for what is not a start of a group."""
     if start in ("earliest", "latest"):
         return str(start)
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
@@ -145,7 +145,7 @@ def check_start(start: object) -> str | int:
 
 
 def check_opendata_places(prefix: str | None, manifest: str) -> None:
-    """Raises `InvalidInput` for a path that OpenData's crate would write in another way, and so look for elsewhere.
+    """Raises `InvalidInput` for a path that OpenData's crate would encode, and so read from another path.
 
     >>> check_opendata_places("~me", "ingest/manifest")
     Traceback (most recent call last):

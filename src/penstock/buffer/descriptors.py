@@ -1,4 +1,4 @@
-"""What a manifest says of one data batch."""
+"""What a manifest has of one data batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Of the batch's entries from `start_index` on: when they were ingested, and what their caller attached."""
+    """When the entries from `start_index` on were ingested, and what their producer attached."""
 
     start_index: int
     ingestion_time_ms: int
@@ -16,7 +16,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class BatchDescriptor:
-    """One entry of the queue: its place, where its data is, and what was said about it.
+    """One entry of the queue: its sequence, the location of its data, and its metadata.
 
     `size` in bytes and the number of `records` are None where the manifest does not know them: version 1 does not.
     """
@@ -30,7 +30,7 @@ class BatchDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """A written batch on its way into the manifest. `deadline` is when its producer gives up, on its own clock."""
+    """A written batch that is to be appended. `deadline` is when its producer gives up, by its uptime clock."""
 
     location: str
     metadata: tuple[Metadata, ...] = field(repr=False)

@@ -1,4 +1,4 @@
-"""`peek`: look at the next entries of a buffer, and disturb nobody."""
+"""`peek`: read the next entries of a buffer without a consumer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.errors import NotFound
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore, open_store
 
-_AT_ONCE = 16
+_ENTRIES_PER_READ = 16
 
 
 def peek(
@@ -25,7 +25,7 @@ def peek(
     manifest_path: str = MANIFEST_PATH,
     group: str = DEFAULT_GROUP,
 ) -> list[Record]:
-    """Return the next `n` entries that a group has not acked. Takes no epoch, and so fences nobody.
+    """Return the next `n` entries that a group has not acked. Claims no epoch, and so fences no consumer.
 
     Raises `InvalidInput` for a group that is not there, `NotFound` if the data of an entry that is still queued is
     gone, `CorruptData` and `StorageError`.
@@ -41,7 +41,7 @@ def peek(
     while len(records) < n:
         view = queue.peek()
         at = max(at, view.first_sequence)
-        entries = view.entries(at, at + _AT_ONCE)
+        entries = view.entries(at, at + _ENTRIES_PER_READ)
         if not entries:
             break
         for entry in entries:
@@ -51,7 +51,7 @@ def peek(
             try:
                 batch, _ = read_batch(store, entry, MAX_BATCH_BYTES)
             except NotFound:
-                # A consumer may have acked it since the manifest was read, and a collector taken it.
+                # It may have been acked since the manifest was read, and then collected.
                 if queue.peek().first_sequence <= entry.sequence:
                     raise
                 break

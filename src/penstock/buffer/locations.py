@@ -1,4 +1,4 @@
-"""Where data objects lie: `<prefix>/<ULID>.batch`."""
+"""The paths of data objects: `<prefix>/<ULID>.batch`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ID_RANDOM_BYTES = 16
 
 
 def is_data_name(name: str) -> bool:
-    """Say whether a file name is that of a data object.
+    """Return whether a file name is that of a data object.
 
     >>> is_data_name("01ARZ3NDEKTSV4RRFFQ69G5FAV.batch"), is_data_name("manifest")
     (True, False)
@@ -38,13 +38,13 @@ def is_data_name(name: str) -> bool:
 
 
 def is_data_path(path: str, prefix: str) -> bool:
-    """Say whether a path is a data object directly below a prefix."""
+    """Return whether a path is a data object directly below a prefix."""
     folder, _, name = path.rpartition("/")
     return folder == prefix and is_data_name(name)
 
 
 def ulid_time(text: str) -> int | None:
-    """The time in a ULID, in milliseconds since 1970; None where it is none.
+    """The time in a ULID, in milliseconds since 1970; None where the text is not a ULID.
 
     >>> ulid_time("01ARZ3NDEKTSV4RRFFQ69G5FAV"), ulid_time("manifest")
     (1469922850259, None)
@@ -64,7 +64,7 @@ def ulid_prefix(milliseconds: int) -> str:
 
 
 def location_time(location: str) -> int | None:
-    """The ULID time of a data object's location, in milliseconds; None where its name is no ULID's.
+    """The ULID time of a data object's location, in milliseconds; None where its name is not a ULID.
 
     >>> location_time("ingest/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch"), location_time("elsewhere/data.bin")
     (1469922850259, None)
@@ -74,11 +74,11 @@ def location_time(location: str) -> int | None:
 
 
 class _RandomPool:
-    """Random bytes for ULIDs, of which a system call fetches many: each call would let go of the interpreter."""
+    """Random bytes for ULIDs. One system call fetches many, because each call releases the interpreter lock."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        os.register_at_fork(after_in_child=self._pieces.clear)  # or a parent and its child would use the same
+        os.register_at_fork(after_in_child=self._pieces.clear)  # else a parent and its child would use the same bytes
 
     def __call__(self, count: int) -> bytes:
         """Random bytes that no other call gets."""
@@ -97,7 +97,7 @@ _random_bytes = _RandomPool()
 
 
 class Names:
-    """Makes names that nobody else has: ULIDs of the clock's time, above the collector's floor, in no closed range.
+    """Creates unique names: ULIDs of the clock's time, above the collector's floor, in no closed range.
 
     They differ by 80 random bits, and nothing relies on their order. So a clock that was wrong for a moment names what
     was written in that moment, and nothing after it. Of version 1's collector nothing relies on the time in a name;
@@ -107,7 +107,7 @@ class Names:
     def __init__(
         self, clock: Callable[[], float] = time.time, randomness: Callable[[int], bytes] = _random_bytes
     ) -> None:
-        from ulid import ULID  # here, for it takes longer to load than all the rest of the buffer
+        from ulid import ULID  # here, because its import takes longer than the rest of the buffer
 
         # Not in `ulid`: a fork while a background thread imports it would leave the child waiting for that import.
         self._ulid_of = ULID.from_bytes
@@ -116,7 +116,7 @@ class Names:
         self._closed: TimeRanges = ()
 
     def keep_out_of(self, closed: TimeRanges) -> None:
-        """Make no name from here on whose time is in one of these ranges, as a manifest's head has them."""
+        """From now on create no name whose time is in one of these ranges of a manifest's head."""
         self._closed = closed
 
     def ulid(self, floor: int = 0) -> str:
@@ -138,5 +138,5 @@ class Names:
         return UUID(bytes=self._randomness(_ID_RANDOM_BYTES), version=4)
 
     def location(self, prefix: str, floor: int = 0) -> str:
-        """Where a new data object goes."""
+        """The path of a new data object."""
         return f"{prefix}/{self.ulid(floor)}{_SUFFIX}"

@@ -44,7 +44,7 @@ class Measures:
         return metrics.buffer_group_lag.labels(self._label, group)
 
     def forget_group(self, group: str) -> None:
-        """A group that is gone has no lag."""
+        """Remove the lag of a group that was dropped."""
         with contextlib.suppress(KeyError):
             metrics.buffer_group_lag.remove(self._label, group)
 

@@ -1,4 +1,4 @@
-"""Where the objects of a buffer will lie, checked before the first of them is written.
+"""The paths of the objects of a buffer, checked before the first of them is written.
 
 A manifest gets its first segment only after hundreds of batches: a path that cannot hold one is refused at the start.
 """
@@ -15,17 +15,17 @@ from penstock.storage import ObjectStore, check_path_in, is_below, is_path, url_
 _ULID = "0" * 26
 _SEGMENT = f"{'0' * 20}-{_ULID}.seg"
 _BATCH = f"{_ULID}.batch"
-_MAX_BYTES = 1024  # of a path with its name: what `check_path` takes
+_MAX_PATH_BYTES = 1024  # what `check_path` accepts
 
 
 def check_apart(prefix: str, manifest: str) -> None:
-    """Raise `InvalidInput` where data, manifest and segments would be in each other's way, or have too long a path."""
+    """Raise `InvalidInput` where data, manifest and segments would collide, or have too long a path."""
     folder, _, name = manifest.rpartition("/")
     segments = folder_of(manifest)
     if folder == prefix and (name in {OWNER, MARK} or is_data_name(name)):
         raise InvalidInput(f"manifest_path {manifest!r} is a name that data_path_prefix {prefix!r} needs itself")
     if name == MARK or is_data_name(name) or segment_time(name) is not None:
-        # In whichever folder: it may be another buffer's, whose collector deletes or replaces objects of such names.
+        # In any folder: it may belong to another buffer, whose collector deletes or replaces objects of such names.
         raise InvalidInput(
             f"manifest_path {manifest!r} has the name of a data object, a segment or a collector's mark: the collector "
             "of another buffer could take it for its own; use another name, such as 'ingest/manifest'"
@@ -45,7 +45,7 @@ def check_apart(prefix: str, manifest: str) -> None:
         if not is_path(path):
             raise InvalidInput(
                 f"{field} {value!r} is too long: with the name of an object it has {len(path.encode())} bytes, and a "
-                f"path has at most {_MAX_BYTES}"
+                f"path has at most {_MAX_PATH_BYTES}"
             )
 
 
@@ -56,7 +56,7 @@ def check_places(store: ObjectStore, prefix: str, manifest: str) -> None:
 
 
 def check_manifest_place(store: ObjectStore, manifest: str) -> None:
-    """The same, of a manifest and its segments alone."""
+    """The same for a manifest and its segments only."""
     for path in (manifest, f"{folder_of(manifest)}/{_SEGMENT}"):
         _check(store, "manifest_path", manifest, path)
 

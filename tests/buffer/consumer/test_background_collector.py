@@ -234,7 +234,7 @@ def test_close_waits_for_a_cycle_that_is_under_way(memory: ObjectStore, new_thre
     assert not thread.is_alive()
 
 
-def test_a_consumer_that_could_not_be_made_leaves_no_thread(memory: ObjectStore, new_threads: NewThreads) -> None:
+def test_a_consumer_that_could_not_be_opened_leaves_no_thread(memory: ObjectStore, new_threads: NewThreads) -> None:
     intercepted = InterceptedStore(memory)
     intercepted.fail("put_if_absent", StorageError("the store refuses to write"), path=MANIFEST)
     with pytest.raises(StorageError):

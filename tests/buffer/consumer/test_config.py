@@ -85,7 +85,7 @@ def test_a_manifest_elsewhere_may_have_any_name(path: str) -> None:
     assert ConsumerConfig(manifest_path=path, data_path_prefix="events").manifest_path == path
 
 
-def test_a_closing_slash_of_the_prefix_is_taken_off() -> None:
+def test_a_trailing_slash_of_the_prefix_is_removed() -> None:
     assert ConsumerConfig(data_path_prefix="events/raw/").data_path_prefix == "events/raw"
 
 

@@ -71,7 +71,7 @@ def test_a_corrupt_manifest_is_no_place_for_a_new_consumer(memory: ObjectStore, 
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
-def test_a_corrupt_manifest_is_told_to_whoever_only_looks(memory: ObjectStore, corruption: str) -> None:
+def test_a_corrupt_manifest_is_reported_by_calls_that_only_read(memory: ObjectStore, corruption: str) -> None:
     corrupted(memory, corruption)
     with pytest.raises(CorruptData):
         Manifest.read(memory)
@@ -90,7 +90,7 @@ def test_a_corrupt_manifest_is_left_alone_on_every_store(store: ObjectStore) -> 
     assert store.get(MANIFEST).data == corrupt
 
 
-def test_a_corrupt_manifest_is_told_by_the_ack_that_would_write_it(memory: ObjectStore) -> None:
+def test_a_corrupt_manifest_is_reported_by_the_ack_that_would_write_it(memory: ObjectStore) -> None:
     queue_up(memory, 101)
     consumer = consume(memory)
     consumer.next_descriptors(101)

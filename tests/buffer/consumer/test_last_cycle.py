@@ -121,7 +121,7 @@ def test_what_goes_wrong_in_it_hides_no_exception_in_flight(memory: ObjectStore)
     assert intercepted.is_done
 
 
-def test_after_an_interrupt_nobody_has_to_wait_for_it(memory: ObjectStore) -> None:
+def test_after_an_interrupt_close_does_not_run_it(memory: ObjectStore) -> None:
     fill(memory, b"one")
     intercepted = InterceptedStore(memory)
     with pytest.raises(KeyboardInterrupt), Consumer(intercepted):

@@ -161,7 +161,7 @@ def test_a_sequence_that_refers_to_another_object_by_now_is_read_there(memory: O
     assert read(consumer).location == "ingest/elsewhere"
 
 
-def test_a_descriptor_that_was_acked_and_collected_says_so(store: ObjectStore) -> None:
+def test_the_error_for_a_descriptor_that_was_acked_and_collected_says_acked(store: ObjectStore) -> None:
     (written,) = fill(store, [b"a"])
     consumer = consume(store)
     (descriptor,) = consumer.next_descriptors(1)

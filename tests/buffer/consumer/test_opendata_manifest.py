@@ -100,7 +100,7 @@ def test_groups_and_writers_of_another_version_are_refused(memory: ObjectStore) 
     assert memory.get(MANIFEST).data == before
 
 
-def test_no_lag_is_told_of_groups(memory: ObjectStore) -> None:
+def test_there_is_no_lag_of_groups(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     consume(memory)
     assert metric("group_lag", memory.url, group="default") is None

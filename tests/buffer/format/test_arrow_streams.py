@@ -116,7 +116,7 @@ def test_a_header_without_key_or_value_is_refused(pair: object) -> None:
     refuses(stream(headers({"key": "k", "value": b"v"}, pair)), 1, "'headers' holds a pair without key or value")
 
 
-def test_a_null_behind_a_list_that_is_itself_null_is_nobodys() -> None:
+def test_a_null_within_a_list_that_is_itself_null_does_not_count() -> None:
     pairs = column([{"key": "k", "value": b"v"}, None], PAIR)
     lists: Any = pa.ListArray.from_arrays(column([0, 1, 2], pa.int32()), pairs, mask=column([False, True], pa.bool_()))
     block = stream(columns(value=column([b"a", b"b"]), headers=lists))

@@ -206,7 +206,7 @@ def test_version_2_with_zstd_is_one_frame_around_the_same_stream(
     assert records_from_arrow(decode_batch(data)) == records_from_arrow(stream.read_next_batch()) == rows(entries)
 
 
-def test_version_2_holds_what_was_said_of_a_record() -> None:
+def test_version_2_holds_all_fields_of_a_record() -> None:
     columns = pa.ipc.open_stream(encode_batch([FULL, b"x"])[:-19]).read_next_batch()
     assert columns.column("value").to_pylist() == [b"v", b"x"]
     assert columns.column("key").to_pylist() == [b"k", None]
@@ -260,7 +260,7 @@ def test_version_1_takes_a_record_that_is_a_value_alone() -> None:
 
 
 @pytest.mark.parametrize("entry", [b"hi", bytearray(b"hi"), memoryview(b"hi"), "hi", Record(b"hi")])
-def test_a_lone_entry_is_not_taken_for_a_list(entry: list[Entry]) -> None:
+def test_a_single_entry_is_not_mistaken_for_a_list(entry: list[Entry]) -> None:
     with pytest.raises(InvalidInput, match=f"entries must be a list of bytes or Records, not {type(entry).__name__}"):
         encode_batch(entry)
 
@@ -271,7 +271,7 @@ def test_an_entry_of_another_type_is_refused(entry: bytes) -> None:
         encode_batch([b"x", entry])
 
 
-def test_any_iterable_of_entries_is_taken() -> None:
+def test_any_iterable_of_entries_is_accepted() -> None:
     assert encode_batch(iter([b"hi", b"", b"\x00\xff\n"]), format="opendata") == THREE_RECORDS
 
 

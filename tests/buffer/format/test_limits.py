@@ -47,7 +47,7 @@ for shape in ("arrow", "opendata"):
 
 
 @pytest.mark.parametrize("shape", BatchFormat)
-def test_too_little_memory_to_unpack_is_not_taken_for_corrupt_data(shape: BatchFormat) -> None:
+def test_too_little_memory_to_unpack_is_not_mistaken_for_corrupt_data(shape: BatchFormat) -> None:
     output = in_a_child(f"""
 data = encode_batch([bytes(1_000)] * 64_000, compression="zstd", format="{shape}")
 memory(24 << 20)
@@ -56,7 +56,7 @@ print(outcome(data))
     assert output == "MemoryError"
 
 
-def test_too_little_memory_for_many_records_is_not_taken_for_corrupt_data() -> None:
+def test_too_little_memory_for_many_records_is_not_mistaken_for_corrupt_data() -> None:
     output = in_a_child("""
 data = encode_batch([bytes(1_000)] * 64_000, format="opendata")
 memory(100 << 20)  # once more what it has, and not twice
@@ -65,7 +65,7 @@ print(outcome(data))
     assert output == "MemoryError"
 
 
-def test_too_little_memory_to_join_record_batches_is_not_taken_for_corrupt_data() -> None:
+def test_too_little_memory_to_join_record_batches_is_not_mistaken_for_corrupt_data() -> None:
     output = in_a_child("""
 batch = pa.record_batch({"value": pa.array([bytes(1_000)] * 32_000, pa.binary())})
 sink = pa.BufferOutputStream()

@@ -194,7 +194,7 @@ def test_bumping_an_epoch_copies_all_entries_as_bytes() -> None:
     assert manifest.data == b"garbage" + footer(1, 1, "01 00 00 00 00 00 00 00")
 
 
-def test_a_location_of_65535_bytes_is_taken_and_read() -> None:
+def test_a_location_of_65535_bytes_is_written_and_read() -> None:
     long = "é" * 32_767 + "x"
     data = OpenDataManifest.empty().append([(long, ())]).data
     assert data[:14] == by_hand("0d 00 01 00  00 00 00 00 00 00 00 00  ff ff")

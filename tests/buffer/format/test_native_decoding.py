@@ -70,7 +70,7 @@ READERS: list[Callable[[MemoryStore], object]] = [
         (changed(b"\xc4\x10" + ID, b"\xa0"), "id"),
     ],
 )
-def test_whoever_reads_it_is_told_what_is_wrong_and_changes_nothing(
+def test_every_read_reports_what_is_wrong_and_changes_nothing(
     read: Callable[[MemoryStore], object], data: bytes, complaint: str, fresh_name: str
 ) -> None:
     store = MemoryStore(fresh_name)

@@ -78,7 +78,7 @@ def test_a_claimed_size_beyond_the_most_is_refused(header: str, claimed: int) ->
     refuses(by_hand(f"{MAGIC} {header} {RAW}"), f"would decompress to {claimed} bytes, beyond max_batch_bytes")
 
 
-def test_a_claimed_size_that_the_blocks_cannot_reach_is_refused_before_anything_is_made_for_it() -> None:
+def test_a_claimed_size_that_the_blocks_cannot_reach_is_refused_before_memory_is_allocated() -> None:
     frame = by_hand(f"{MAGIC} a0 00 00 00 20 {RAW}")  # 512 MiB, in six bytes
     refuses(frame, "claims 536870912 bytes, and its blocks hold 6 at most")
 

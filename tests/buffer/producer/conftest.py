@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from penstock import ObjectStore, Producer, ProducerConfig
+from penstock import ObjectStore, Producer, ProducerConfig, WriteHandle
 from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.buffer.producer.space import Room
 from penstock.core.at_exit import forget
 from tests.support.hooked_store import HookedStore
-from tests.support.waiting import NEVER, Background, Bell, Gate
+from tests.support.waiting import A_WHILE, NEVER, Background, Bell, Gate
 
 
 class OpenProducer(Protocol):
@@ -77,6 +77,22 @@ def new_gate(open_producer: OpenProducer) -> Iterator[NewGate]:
 @pytest.fixture
 def gate(new_gate: NewGate) -> Gate:
     return new_gate()
+
+
+def produce_run(hooked: HookedStore, open_producer: OpenProducer, gate: Gate, count: int) -> list[WriteHandle]:
+    """Produce batches whose first data object is held up until all others are written: one enqueue has all of them."""
+    written = Bell()
+    hooked.before("write data", gate, times=1)
+    hooked.after("write data", written)
+    producer = open_producer(hooked, flush_size_bytes=1)
+    handles = [producer.produce(b"0")]
+    gate.wait_for_somebody()
+    handles += [producer.produce(b"%d" % number) for number in range(1, count)]
+    written.wait(times=count - 1)
+    with pytest.raises(TimeoutError):
+        handles[-1].result(A_WHILE)  # by now all of them are written
+    gate.open()
+    return handles
 
 
 @pytest.fixture

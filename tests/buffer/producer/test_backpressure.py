@@ -18,7 +18,7 @@ from tests.support.waiting import A_WHILE, Background, Gate
 
 @pytest.mark.parametrize("given", [b"x", "x", [b"x"]], ids=["bytes", "text", "a list"])
 @pytest.mark.parametrize("most", [1, 2, 7])
-def test_so_many_calls_are_taken_and_the_next_one_is_not(
+def test_calls_are_accepted_up_to_the_limit(
     hanging: HookedStore, open_producer: OpenProducer, most: int, given: bytes | str | list[bytes]
 ) -> None:
     producer = open_producer(hanging, max_buffered_inputs=most)
@@ -28,9 +28,7 @@ def test_so_many_calls_are_taken_and_the_next_one_is_not(
         producer.produce(given, timeout=0)
 
 
-def test_calls_on_their_way_count_as_those_of_the_open_batch_do(
-    hanging: HookedStore, open_producer: OpenProducer
-) -> None:
+def test_calls_under_way_count_as_those_of_the_open_batch_do(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_inputs=6, flush_size_bytes=2)
     for _ in range(6):
         producer.produce(b"x", timeout=0)
@@ -39,9 +37,7 @@ def test_calls_on_their_way_count_as_those_of_the_open_batch_do(
 
 
 @pytest.mark.parametrize("size", [1, 5000], ids=["small entries", "large entries"])
-def test_so_many_bytes_are_taken_and_the_next_one_is_not(
-    hanging: HookedStore, open_producer: OpenProducer, size: int
-) -> None:
+def test_bytes_are_accepted_up_to_the_limit(hanging: HookedStore, open_producer: OpenProducer, size: int) -> None:
     producer = open_producer(hanging, max_buffered_bytes=10 * size)
     for _ in range(10):
         producer.produce(b"x" * size, timeout=0)
@@ -50,7 +46,7 @@ def test_so_many_bytes_are_taken_and_the_next_one_is_not(
 
 
 @pytest.mark.parametrize("settings", [{"max_buffered_inputs": 11}, {"max_buffered_bytes": 110}], ids=["calls", "bytes"])
-def test_small_calls_leave_the_room_of_what_is_on_its_way_alone(
+def test_small_calls_do_not_use_the_space_of_batches_under_way(
     hanging: HookedStore, open_producer: OpenProducer, settings: dict[str, Any]
 ) -> None:
     producer = open_producer(hanging, flush_size_bytes=100, **settings)
@@ -61,7 +57,7 @@ def test_small_calls_leave_the_room_of_what_is_on_its_way_alone(
         producer.produce(b"x", timeout=0)
 
 
-def test_what_fits_exactly_beside_what_is_on_its_way_is_taken(
+def test_what_fits_exactly_beside_batches_under_way_is_accepted(
     hanging: HookedStore, open_producer: OpenProducer
 ) -> None:
     producer = open_producer(hanging, max_buffered_bytes=10, flush_size_bytes=4)
@@ -80,7 +76,7 @@ def test_what_fits_exactly_beside_what_is_on_its_way_is_taken(
     ],
     ids=["calls", "bytes", "entries"],
 )
-def test_what_is_done_takes_no_room_beside_what_is_not(
+def test_batches_that_are_done_do_not_count(
     memory: ObjectStore,
     open_producer: OpenProducer,
     gate: Gate,
@@ -99,7 +95,7 @@ def test_what_is_done_takes_no_room_beside_what_is_not(
         producer.produce([b"x"], timeout=0)
 
 
-def test_metadata_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
+def test_metadata_count_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_bytes=100)
     producer.produce(b"x", b"y" * 99, timeout=0)
     with pytest.raises(BackpressureTimeout):
@@ -107,9 +103,7 @@ def test_metadata_take_room_too(hanging: HookedStore, open_producer: OpenProduce
 
 
 @pytest.mark.parametrize(("many", "times"), [(1 << 19, 2), (3 << 16, 5)])
-def test_entries_without_a_byte_take_room_too(
-    hanging: HookedStore, open_producer: OpenProducer, many: int, times: int
-) -> None:
+def test_empty_entries_count_too(hanging: HookedStore, open_producer: OpenProducer, many: int, times: int) -> None:
     producer = open_producer(hanging, max_buffered_bytes=100)  # a million of them pass always
     for _ in range(times):
         producer.produce([b""] * many, timeout=0)
@@ -117,7 +111,7 @@ def test_entries_without_a_byte_take_room_too(
         producer.produce([b""] * many, timeout=0)
 
 
-def test_headers_without_a_byte_take_room_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
+def test_empty_headers_count_too(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_bytes=1 << 20, format="arrow")
     record = Record(
         b"", headers=[("", b"")] * (1 << 17)
@@ -131,7 +125,7 @@ def test_headers_without_a_byte_take_room_too(hanging: HookedStore, open_produce
         fill()
 
 
-def test_a_call_that_was_not_taken_never_shows_up(
+def test_a_call_that_was_refused_produces_nothing(
     memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
 ) -> None:
     producer = open_producer(hanging, max_buffered_inputs=2)
@@ -146,7 +140,7 @@ def test_a_call_that_was_not_taken_never_shows_up(
     assert entries(memory) == [b"0", b"1", b"2"]
 
 
-def test_a_call_that_was_not_taken_can_be_made_again(
+def test_a_call_that_was_refused_can_be_repeated(
     memory: ObjectStore, hanging: HookedStore, gate: Gate, open_producer: OpenProducer
 ) -> None:
     producer = open_producer(hanging, max_buffered_bytes=10)
@@ -159,7 +153,7 @@ def test_a_call_that_was_not_taken_can_be_made_again(
     assert entries(memory) == [b"0" * 10, b"1" * 10]
 
 
-def test_when_a_handle_is_done_its_room_is_free(
+def test_when_a_handle_is_done_its_space_is_free(
     memory: ObjectStore, open_producer: OpenProducer, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     succeed = Outcome.succeed
@@ -177,7 +171,7 @@ def test_when_a_handle_is_done_its_room_is_free(
     calling.result()
 
 
-def test_a_batch_that_fails_gives_its_room_back(memory: ObjectStore, open_producer: OpenProducer, gate: Gate) -> None:
+def test_a_batch_that_fails_frees_its_space(memory: ObjectStore, open_producer: OpenProducer, gate: Gate) -> None:
     def refuse() -> None:
         raise StorageError("no")
 
@@ -196,7 +190,7 @@ def test_a_batch_that_fails_gives_its_room_back(memory: ObjectStore, open_produc
     assert entries(memory) == [b"kept"]
 
 
-def test_it_says_how_much_is_on_its_way(hanging: HookedStore, open_producer: OpenProducer) -> None:
+def test_the_error_says_how_much_is_under_way(hanging: HookedStore, open_producer: OpenProducer) -> None:
     producer = open_producer(hanging, max_buffered_inputs=3)
     for _ in range(3):
         producer.produce(b"four")

@@ -72,7 +72,7 @@ def test_a_block_gets_the_format_of_the_manifest_too(memory: ObjectStore, manife
 
 
 @pytest.mark.parametrize("more", MORE, ids=["a key", "headers", "a timestamp", "a list", "columns"])
-def test_records_with_more_than_a_value_are_refused_on_version_1_before_they_are_taken(
+def test_records_with_more_than_a_value_are_refused_on_version_1_before_they_are_accepted(
     memory: ObjectStore, open_producer: OpenProducer, manifest: str, more: Record | list[Record] | pa.RecordBatch
 ) -> None:
     Consumer(memory, ConsumerConfig(gc=False)).close()
@@ -109,7 +109,7 @@ def by_a_store_that_fails(store: HookedStore, gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("unseen", [by_a_store_that_hangs, by_a_store_that_fails])
-def test_records_with_keys_that_were_taken_before_version_1_was_seen_fail_their_handles_and_no_others(
+def test_records_with_keys_that_were_accepted_before_version_1_was_seen_fail_their_handles_and_no_others(
     memory: ObjectStore,
     open_producer: OpenProducer,
     gate: Gate,

@@ -92,7 +92,7 @@ def test_keys_headers_and_timestamps_count_too(memory: ObjectStore, open_produce
     assert producer.produce(columns).result(PATIENCE).sequence == 0
 
 
-def test_more_than_a_batch_may_have_is_refused_and_nothing_is_taken(
+def test_more_than_a_batch_may_have_is_refused_and_nothing_is_produced(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
     producer = open_producer(memory, flush_size_bytes=10, max_batch_bytes=20)
@@ -140,7 +140,7 @@ def test_keys_are_refused_where_the_format_has_values_alone(memory: ObjectStore,
         producer.produce(records_to_arrow([Record(b"a", key=b"k")]))
 
 
-def test_values_alone_are_taken_where_the_format_has_values_alone(
+def test_values_alone_are_accepted_where_the_format_has_values_alone(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
     with open_producer(memory, format="opendata") as producer:

@@ -8,11 +8,11 @@ import pytest
 
 from penstock import ObjectStore
 from penstock.errors import CorruptData, OutcomeUnknown, StorageError
-from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.conftest import NewGate, OpenProducer, produce_run
 from tests.support.buffer_contents import MANIFEST, batches, data_objects, entries, queue
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
-from tests.support.waiting import A_WHILE, Bell
+from tests.support.waiting import Bell
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -104,22 +104,12 @@ def test_a_manifest_write_that_fails_fails_the_handles_and_is_not_tried_again(
 def test_a_failed_manifest_write_fails_every_batch_of_its_run(
     memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
 ) -> None:
-    store, gate, written = HookedStore(memory), new_gate(), Bell()
-    store.before("write data", gate, times=1)
-    store.after("write data", written)
+    store = HookedStore(memory)
     store.before("write manifest", raising(StorageError("read-only")), times=1)
-    producer = open_producer(store, flush_size_bytes=1)
-    handles = [producer.produce(b"0")]
-    gate.wait_for_somebody()
-    handles.append(producer.produce(b"1"))
-    written.wait()
-    with pytest.raises(TimeoutError):
-        handles[1].result(A_WHILE)
-    gate.open()
-    for handle in handles:
+    for handle in produce_run(store, open_producer, new_gate(), 2):
         with pytest.raises(StorageError, match="read-only"):
             handle.result(PATIENCE)
-    assert producer.produce(b"2").result(PATIENCE).sequence == 0
+    assert entries(memory) == []
 
 
 def test_a_manifest_that_cannot_be_read_fails_the_handles_and_is_not_written(

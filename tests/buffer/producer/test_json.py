@@ -69,7 +69,7 @@ def endless() -> list[object]:
     [object(), [{"good": 1}, object()], {"a": object()}, {(1, 2): 3}, "\ud800", endless()],
     ids=["an object", "one of a list", "a value", "a key", "a lone surrogate", "an endless list"],
 )
-def test_what_has_no_form_in_json_is_refused_and_nothing_is_taken(
+def test_what_has_no_form_in_json_is_refused_and_nothing_is_produced(
     memory: ObjectStore, open_producer: OpenProducer, bad: object
 ) -> None:
     producer = open_producer(memory)

@@ -7,11 +7,10 @@ import pytest
 from penstock import ObjectStore, Producer
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.conftest import NewGate, OpenProducer, produce_run
 from tests.support.buffer_contents import MANIFEST, entries
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
-from tests.support.waiting import A_WHILE, Bell
 
 UNKNOWN = (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE, Fault.APPLIED_THEN_CONFLICT)
 
@@ -72,18 +71,9 @@ def test_a_run_whose_reply_was_lost_is_found_whole(
         compete(store, b"after")
         raise OutcomeUnknown("the reply was lost")
 
-    hooked, gate, written = HookedStore(store), new_gate(), Bell()
-    hooked.before("write data", gate, times=1)
-    hooked.after("write data", written)
+    hooked = HookedStore(store)
     hooked.after("write manifest", lose_the_reply, times=1)
-    producer = open_producer(hooked, flush_size_bytes=1)
-    handles = [producer.produce(b"0")]
-    gate.wait_for_somebody()
-    handles.append(producer.produce(b"1"))
-    written.wait()
-    with pytest.raises(TimeoutError):
-        handles[1].result(A_WHILE)
-    gate.open()
+    handles = produce_run(hooked, open_producer, new_gate(), 2)
     assert [handle.result(PATIENCE).sequence for handle in handles] == [0, 1]
     assert entries(store) == [b"0", b"1", b"after"]
 

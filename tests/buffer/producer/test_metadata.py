@@ -96,7 +96,7 @@ def test_a_payload_of_any_bytes_is_kept(store: ObjectStore, open_producer: OpenP
 
 
 @pytest.mark.parametrize("bad", ["text", None, 5, bytearray(b"x")], ids=repr)
-def test_metadata_that_are_no_bytes_are_refused_and_nothing_is_taken(
+def test_metadata_that_are_no_bytes_are_refused_and_nothing_is_produced(
     memory: ObjectStore, open_producer: OpenProducer, bad: object
 ) -> None:
     producer = open_producer(memory)

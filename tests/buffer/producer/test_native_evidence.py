@@ -13,11 +13,10 @@ from penstock.buffer.groups import Writers
 from penstock.buffer.manifest.v2.head import MOST_UNNAMED, Head, Writer, encode_head
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.conftest import NewGate, OpenProducer, produce_run
 from tests.support.buffer_contents import MANIFEST, entries, queue
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
-from tests.support.waiting import Bell
 
 MANIFESTS = ["native"]
 NO_GC = ConsumerConfig(gc=False)
@@ -93,16 +92,9 @@ def test_a_run_whose_reply_was_lost_is_not_doubled_though_a_part_of_it_was_deque
         consumer.next_descriptors(1)
         consumer.ack_through(0)
 
-    hooked, gate, written = HookedStore(store), new_gate(), Bell()
-    hooked.before("write data", gate, times=1)
-    hooked.after("write data", written)
+    hooked = HookedStore(store)
     hooked.after("write manifest", losing_the_reply(consume_one), times=1)
-    producer = open_producer(hooked, flush_size_bytes=1)
-    handles = [producer.produce(b"0")]
-    gate.wait_for_somebody()
-    handles.append(producer.produce(b"1"))
-    written.wait()
-    gate.open()
+    handles = produce_run(hooked, open_producer, new_gate(), 2)
     assert [handle.result(PATIENCE).sequence for handle in handles] == [0, 1]
     assert entries(store) == [b"1"]
 

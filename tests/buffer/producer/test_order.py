@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import ObjectStore, WriteHandle
-from tests.buffer.producer.conftest import NewGate, OpenProducer
+from tests.buffer.producer.conftest import NewGate, OpenProducer, produce_run
 from tests.support.buffer_contents import batches, entries, queue
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
@@ -50,17 +50,8 @@ def test_nothing_is_enqueued_before_what_was_produced_first(
 def test_the_oldest_unbroken_run_is_enqueued_in_one_write(
     store: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
 ) -> None:
-    hooked, gate, written = HookedStore(store), new_gate(), Bell()
-    hooked.before("write data", gate, times=1)
-    hooked.after("write data", written)
-    producer = open_producer(hooked, flush_size_bytes=1)
-    handles = [producer.produce(b"0")]
-    gate.wait_for_somebody()
-    handles += [producer.produce(b"%d" % number) for number in range(1, 6)]
-    written.wait(times=5)
-    with pytest.raises(TimeoutError):
-        handles[5].result(A_WHILE)  # by now all of them are written
-    gate.open()
+    hooked = HookedStore(store)
+    handles = produce_run(hooked, open_producer, new_gate(), 6)
     assert [handle.result(PATIENCE).sequence for handle in handles] == [0, 1, 2, 3, 4, 5]
     assert hooked.count("write manifest") == 1
     assert entries(store) == [b"0", b"1", b"2", b"3", b"4", b"5"]

@@ -58,7 +58,7 @@ def test_the_prefix_is_claimed_before_anything_is_written_there(
     assert writes == [*birth, "write owner", "write data", "write manifest"]
 
 
-def test_a_claim_is_made_once(store: ObjectStore, open_producer: OpenProducer) -> None:
+def test_the_prefix_is_claimed_once(store: ObjectStore, open_producer: OpenProducer) -> None:
     for number in range(2):
         hooked = HookedStore(store)
         producer = open_producer(hooked, flush_size_bytes=1)
@@ -87,7 +87,7 @@ def test_the_claim_of_another_is_never_overwritten(store: ObjectStore, open_prod
     assert store.get(OWNER).data == BY_ANOTHER
 
 
-def test_a_prefix_that_somebody_claimed_meanwhile_for_the_same_manifest_is_fine(
+def test_a_prefix_that_was_claimed_meanwhile_for_the_same_manifest_is_used(
     store: ObjectStore, open_producer: OpenProducer
 ) -> None:
     hooked = HookedStore(store)
@@ -193,7 +193,7 @@ def test_a_prefix_that_can_never_be_claimed_fails_the_handles(memory: ObjectStor
     assert data_objects(memory) == set()
 
 
-def test_a_claim_that_failed_is_made_again_with_the_next_batch(store: ObjectStore, open_producer: OpenProducer) -> None:
+def test_a_claim_that_failed_is_repeated_with_the_next_batch(store: ObjectStore, open_producer: OpenProducer) -> None:
     hooked = HookedStore(store)
     hooked.before("write owner", refuse, times=1)
     producer = open_producer(hooked, flush_size_bytes=1)

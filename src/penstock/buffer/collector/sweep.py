@@ -1,6 +1,6 @@
-"""The deletes of one cycle: candidates come one by one, are compared with the manifest in pieces, and are deleted.
+"""The deletes of one cycle: candidates are compared with the manifest in chunks, and deleted.
 
-So a cycle has a bounded number of paths in memory, however many objects there are.
+So a cycle keeps a bounded number of paths in memory, however many objects there are.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from penstock.storage import ObjectMeta
 
-CHUNK = 2_000
+CANDIDATES_PER_READ = 2_000
 """How many candidates are compared with one read of the manifest."""
 
 _PATHS_PER_DELETE = 500
 
 Named = Callable[[dict[str, ObjectMeta]], set[str]]
-"""Reads the manifest, and says which of the candidates it names."""
+"""Reads the manifest, and returns which of the candidates it names."""
 
 
 class Sweep:
@@ -42,18 +42,18 @@ class Sweep:
         self.deleted_bytes = 0
         self.failed = 0
         self.spared = 0
-        """How many were named all the same."""
+        """How many candidates the manifest names."""
         self.is_complete = True
-        """Whether nothing was left for want of time."""
+        """Whether the cycle had time for everything."""
 
     def offer(self, meta: ObjectMeta) -> None:
         """Delete an object, now or with others after it."""
         self._waiting[meta.path] = meta
-        if len(self._waiting) >= CHUNK:
+        if len(self._waiting) >= CANDIDATES_PER_READ:
             self.flush()
 
     def flush(self) -> None:
-        """Delete what waits. Where time is up, one piece of it: a cycle that is always short of time gets on too."""
+        """Delete the candidates. Where time is up, one call of deletes is still made: so every cycle makes progress."""
         waiting, self._waiting = self._waiting, {}
         if not waiting or self._is_stopped():
             self.is_complete = self.is_complete and not waiting
@@ -67,13 +67,13 @@ class Sweep:
                 self.is_complete = False
                 return
             piece = paths[start : start + _PATHS_PER_DELETE]
-            failed = set() if self._dry_run else self._deleted_but(piece)
+            failed = set() if self._dry_run else self._delete_claimed(piece)
             self.deleted += len(piece) - len(failed)
             self.failed += len(failed)
             self.deleted_bytes += sum(waiting[path].size for path in piece if path not in failed)
 
-    def _deleted_but(self, paths: list[str]) -> set[str]:
-        """Delete paths, and return those that could not be. Before the first of a cycle, the prefix is claimed."""
+    def _delete_claimed(self, paths: list[str]) -> set[str]:
+        """Delete paths, and return those that failed. Before the first delete of a cycle, the prefix is claimed."""
         if not self.deleted and not self.failed:
             self._claim()
         return set(self._delete(paths))

@@ -23,20 +23,20 @@ class CollectorThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop it, and wait until it has stopped; a cycle under way ends at its next step."""
+        """Stop the thread, and wait for its end; a cycle under way ends at its next step."""
         self._stopping.set()
         self._thread.join()
 
     def collect_at_end(self, budget: float) -> None:
-        """After `stop`: run a cycle that is due, for so many seconds at most. Logs what goes wrong, and raises nothing.
+        """After `stop`: run a cycle if one is due, for at most `budget` seconds. Logs errors, and raises none.
 
-        A process that never lives for an interval would else never collect.
+        Without it a process that always ends before an interval has passed would never collect.
         """
         if budget <= 0:
             return
         try:
             report = self._collector.collect_if_due(budget=budget)
-        except Exception:  # noqa: BLE001  the consumer is closed all the same
+        except Exception:  # noqa: BLE001  the consumer is closed in any case
             _log.exception("the last cycle of %r failed; the next process runs it", self._collector)
         else:
             _log.debug("%r, the last cycle: %s", self._collector, report)
@@ -45,7 +45,7 @@ class CollectorThread:
         while not self._stopping.wait(self._interval):
             try:
                 report = self._collector.collect_if_due(is_stopped=self._stopping.is_set)
-            except BaseException:  # noqa: BLE001  nothing that a store of a user's may raise ends the thread
+            except BaseException:  # noqa: BLE001  no error of a store ends the thread
                 _log.exception("a cycle of %r failed; the next one comes in %s s", self._collector, self._interval)
             else:
                 _log.debug("%r: %s", self._collector, report)

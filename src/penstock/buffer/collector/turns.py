@@ -1,7 +1,7 @@
-"""Whose turn it is to collect: of all collectors of a buffer one runs a cycle in each interval, as a rule.
+"""Turns of collectors: of all collectors of a buffer, usually one runs a cycle in each interval.
 
-A mark beside the data objects is replaced before each cycle, by compare-and-set. Nothing but work depends on it: two
-collectors at once are safe, and one that died with its turn is followed by another an interval later.
+A mark beside the data objects is replaced before each cycle, by compare-and-set. This saves work, and is not needed for
+safety: two collectors at once are safe, and after one that died in its turn another runs an interval later.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from penstock.storage import Object, ObjectStore, get_at_most, url_of
 MARK = ".collected"
 
 _DAY = 86_400.0
-_MAX_MARK_BYTES = 64 << 10  # to be read: it holds a host, a process and a random part
+_MAX_MARK_BYTES = 64 << 10  # it holds a host, a process and a random part
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Leave to run a cycle. `taken_at` is when it began, in the store's time; None where the store did not tell."""
+    """Permission to run a cycle. `taken_at` is when it began, in the store's time; None where that is not known."""
 
     taken_at: datetime | None
 
 
 class CollectorTurns:
-    """Takes turns for one collector. `interval` is in seconds; `uptime` a clock that nobody sets, for durations."""
+    """Takes turns for one collector. `interval` is in seconds; `uptime` is a monotonic clock."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class CollectorTurns:
         self._seen: tuple[str, float] | None = None
 
     def take(self, manifest_written: datetime | None) -> Turn | None:
-        """Take the turn, if an interval has passed since the last was taken; None where it is not due, or another's.
+        """Take the turn, if an interval has passed since the last one; None where it is not due, or another has it.
 
-        Two things show that it is due, and neither is a host's clock: the manifest was written an interval after the
-        mark, both in the store's time; or this process has seen the same mark for an interval of its uptime. And a mark
-        that is dated more than a day ahead of both the manifest and this host's clock counts for nothing: the store's
-        clock was wrong when it was written, and short processes would wait for that day.
+        It is due if the manifest was written an interval after the mark, both in the store's time, or if this process
+        has seen the same mark for an interval of its uptime: no host's clock decides. A mark that is dated more than a
+        day ahead of both the manifest and this host's clock is ignored: the store's clock was wrong when it was
+        written, and short processes would wait until that date.
 
-        A mark that cannot be written, on a full disk for example, keeps nobody from collecting.
+        A cycle runs also where the mark cannot be written, for example on a full disk.
         """
         with self._lock:
             try:
@@ -76,7 +76,7 @@ class CollectorTurns:
             except (Conflict, AlreadyExists):
                 return None
             except StorageError as error:
-                _log.warning("marking a cycle in %s: %s; it is run all the same", self._where, error)
+                _log.warning("marking a cycle in %s: %s; the cycle is run anyway", self._where, error)
                 return Turn(None)
             return Turn(self._written_at())
 
@@ -101,7 +101,7 @@ class CollectorTurns:
         return mark.last_modified.timestamp() - latest > max(_DAY, self._interval)
 
     def _write(self, mark: Object | None) -> str:
-        # With a random part: some stores make the version from the content, and it must not come again.
+        # With a random part: some stores derive the version from the content, and a version must not repeat.
         content = f"{socket.gethostname()}:{os.getpid()} {secrets.token_urlsafe(12)}\n".encode()
         if mark is None:
             return self._store.put_if_absent(self._path, content)
@@ -111,5 +111,5 @@ class CollectorTurns:
         try:
             return self._store.head(self._path).last_modified
         except StorageError as error:
-            _log.info("looking at %s: %s", self._where, error)
+            _log.info("reading the date of %s: %s", self._where, error)
             return None

@@ -25,8 +25,8 @@ from penstock.storage import ObjectStore, open_store, url_of
 
 _DEFAULTS = ConsumerConfig()
 _ACKS_PER_WRITE = 100
-_FIRST_POLL = 0.01
-_LONGEST_POLL = 0.5
+_FIRST_POLL_SECONDS = 0.01
+_LONGEST_POLL_SECONDS = 0.5
 
 _log = get_logger(__name__)
 
@@ -72,12 +72,12 @@ class Consumer:
         label = label_of(self._store, config.manifest_path)
         self._measures = Measures(label)
         self._handle = FetchHandle(self._store, max_batch_bytes=config.max_batch_bytes, label=label)
-        self._reading = threading.RLock()  # held while an entry is on its way to whoever reads
-        self._lock = threading.RLock()  # held for the cursors and for writes; taken inside the one above
+        self._reading = threading.RLock()  # held while an entry is fetched and handed out
+        self._lock = threading.RLock()  # held for the cursors and for writes; acquired inside the one above
         self._closed = threading.Event()
 
         self._acked = self._fetched = self._handed_out = last_acked_sequence
-        self._cursor = last_acked_sequence  # reading goes on after it; that is what was handed out, until a rewind
+        self._cursor = last_acked_sequence  # reading goes on after it; a rewind sets it to the last ack
         self._first_handed_out: int | None = None
         self._acks_since_write = 0
         self._view: QueueView = self._queue.claim(config.start, last_acked_sequence, allow_gap=allow_gap)
@@ -88,12 +88,12 @@ class Consumer:
 
     @cached_property
     def buffer_id(self) -> UUID:
-        """Which buffer this is, wherever its objects are: a position of one buffer is none of another.
+        """The id of this buffer, wherever its objects are: a sequence of one buffer means nothing in another.
 
         Raises `StorageError`, and `InvalidInput` if the buffer was deleted since.
         """
         found = self._queue.identify(create=True)
-        assert found is not None  # noqa: S101  it has one now
+        assert found is not None  # noqa: S101  it was created
         return found
 
     @property
@@ -135,7 +135,7 @@ class Consumer:
         return self._view.next_sequence - self._view.first_sequence
 
     def __bool__(self) -> bool:
-        return True  # an empty queue has a consumer all the same
+        return True  # also of an empty queue, whose `len` is 0
 
     def __repr__(self) -> str:
         return f"Consumer({url_of(self._store)}, epoch={self._epoch})"
@@ -143,7 +143,7 @@ class Consumer:
     def next_batch(self) -> ConsumedBatch | None:
         """Fetch and decode the next entry; None where there is none yet. Reading ahead of acks is normal.
 
-        The cursor moves only after the fetch succeeded: after an error or an interrupt the same entry comes again.
+        The cursor moves only after the fetch succeeded: after an error or an interrupt the same entry is read again.
         Raises `Fenced`, `NotFound` where the entry's object is gone, `CorruptData`, or `StorageError`.
         """
         self._check_process()
@@ -174,7 +174,7 @@ class Consumer:
             return entries
 
     def fetch_handle(self) -> FetchHandle:
-        """Something that fetches descriptors anywhere: stateless, picklable, safe to share between threads."""
+        """A handle that fetches descriptors anywhere: stateless, picklable, safe to share between threads."""
         return self._handle
 
     def fetch_descriptor(self, descriptor: BatchDescriptor) -> ConsumedBatch:
@@ -197,7 +197,7 @@ class Consumer:
     def ack(self, sequence: int) -> None:
         """Ack the next entry: after n comes n+1, and the first is the first that was handed out.
 
-        The manifest is written every 100 acks. If that write fails, the ack stands in memory, the error is raised, and
+        The manifest is written every 100 acks. If that write fails, the ack counts in memory, the error is raised, and
         the next `ack` or `flush` writes again. Raises `OutOfOrderAck` naming both sequences, and `Fenced`.
         """
         check_whole("sequence", sequence, 0)
@@ -243,13 +243,13 @@ class Consumer:
     def close(self) -> None:
         """Stop the collector, then flush. A fence is logged, not raised; a second `close` does nothing.
 
-        An error of the store is raised, unless that would hide an exception in flight: then it is logged. At last, a
-        cycle of the collector that is due is run, for `gc_at_close` seconds at most; what goes wrong there is logged.
+        An error of the store is raised, unless that would hide an exception in flight: then it is logged. At the end a
+        cycle of the collector is run if it is due, for at most `gc_at_close` seconds; its errors are logged.
         """
         self._close(sys.exc_info()[1])
 
     def collect_if_due(self) -> None:
-        """Run a cycle of the collector that is due, for `gc_at_close` seconds at most; what goes wrong is logged.
+        """Run a cycle of the collector if it is due, for at most `gc_at_close` seconds. Errors are logged.
 
         `close` does it too. This is for a process that ends without one.
         """
@@ -259,7 +259,7 @@ class Consumer:
     def follow(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Yield batches as they come. Ends when none came for `timeout` seconds (None: never), or after `close`."""
         until = self._until(timeout)
-        pause = _FIRST_POLL
+        pause = _FIRST_POLL_SECONDS
         while not self._closed.is_set():
             try:
                 batch = self.next_batch()
@@ -267,13 +267,13 @@ class Consumer:
                 return
             if batch is not None:
                 yield batch
-                until, pause = self._until(timeout), _FIRST_POLL
+                until, pause = self._until(timeout), _FIRST_POLL_SECONDS
                 continue
-            left = until - self._uptime()
-            if left <= 0:
+            remaining = until - self._uptime()
+            if remaining <= 0:
                 return
-            self._closed.wait(min(pause, left))
-            pause = min(2 * pause, _LONGEST_POLL)
+            self._closed.wait(min(pause, remaining))
+            pause = min(2 * pause, _LONGEST_POLL_SECONDS)
 
     def __iter__(self) -> Iterator[ConsumedBatch]:
         """Drain what is there."""
@@ -288,7 +288,7 @@ class Consumer:
 
     def _close(self, in_flight: BaseException | None) -> None:
         if self._home != current.number and in_flight is not None:
-            return  # nothing of this process is there to close, and what is in flight says more
+            return  # there is nothing to close in this process, and the exception in flight must not be hidden
         self._check_process()
         with self._lock:
             if self._closed.is_set():
@@ -300,13 +300,15 @@ class Consumer:
             with self._lock:
                 self._flush()
         except Fenced as error:
-            _log.warning("closing %r: %s; acks since its last write are lost, and come again", self, error)
+            _log.warning(
+                "closing %r: %s; acks since its last write are lost, and their batches are delivered again", self, error
+            )
         except Exception:
             if in_flight is None:
                 raise
             _log.exception("closing %r failed too", self)
         else:
-            if not isinstance(in_flight, KeyboardInterrupt):  # who sends one does not want to wait
+            if not isinstance(in_flight, KeyboardInterrupt):  # a user who interrupts does not want to wait
                 self.collect_if_due()
 
     def _next_batch(self) -> ConsumedBatch | None:
@@ -327,7 +329,7 @@ class Consumer:
         return self._cursor, self._handed_out, self._first_handed_out, self._fetched
 
     def _set_reading_cursors(self, cursors: tuple[int | None, ...]) -> None:
-        # An interrupt may come when a cursor has moved and its entry has not reached the caller yet.
+        # An interrupt may come after a cursor has moved and before its entry has reached the caller.
         self._cursor, self._handed_out, self._first_handed_out, self._fetched = cursors
 
     def _after_cursor(self, most: int) -> list[BatchDescriptor]:
@@ -338,7 +340,7 @@ class Consumer:
             try:
                 return view.entries(start, start + most)
             except NotFound:
-                # A segment: acked and collected since the head was read, unless it is the head that is there now.
+                # A segment was acked and collected since the head was read, unless the head is still the same.
                 before, view = view, self._read(fresh=True)
                 if view.version == before.version:
                     raise

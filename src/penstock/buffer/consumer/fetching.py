@@ -17,7 +17,7 @@ from penstock.buffer.measures import Measures
 from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.storage import ObjectStore, get_at_most, is_path, open_store, url_of
 
-_FRAMING_BYTES = 64 << 20  # of a batch beside its entries, where these are few
+_MAX_FRAMING_BYTES = 64 << 20  # of a batch with few entries, beside these
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ConsumedBatch:
 
     @cached_property
     def entries(self) -> list[bytes]:
-        """The payloads, made on first use."""
+        """The payloads, decoded on first use."""
         return cast("list[bytes]", self.arrow.column("value").to_pylist())
 
     def ack(self) -> None:
@@ -49,7 +49,7 @@ class ConsumedBatch:
 
     def __getstate__(self) -> dict[str, object]:
         kept = ("sequence", "location", "metadata", "arrow")
-        return {**{name: self.__dict__[name] for name in kept}, "acknowledge": None}  # a consumer does not travel
+        return {**{name: self.__dict__[name] for name in kept}, "acknowledge": None}  # a consumer cannot be pickled
 
 
 class FetchHandle:
@@ -96,15 +96,15 @@ class FetchHandle:
 
 
 def read_batch(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int) -> tuple[pa.RecordBatch, int]:
-    """Read and decode the batch of a descriptor, and say how large its object is. Raises as `fetch` does."""
+    """Read and decode the batch of a descriptor; return it with the size of its object. Raises as `fetch` does."""
     data = read_object(store, descriptor, max_batch_bytes)
     return decode_object(store, descriptor, data, max_batch_bytes), len(data)
 
 
 def read_object(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int = MAX_BATCH_BYTES) -> bytes:
-    """Read the object of a descriptor, and leave it as it is. Raises as `fetch` does."""
+    """Read the object of a descriptor without decoding it. Raises as `fetch` does."""
     if not is_path(descriptor.location):
-        raise CorruptData(f"{_what(store, descriptor)} has a location that is no path in a store")
+        raise CorruptData(f"{_what(store, descriptor)} has a location that is not a path in a store")
     try:
         return get_at_most(store, descriptor.location, largest_object(descriptor, max_batch_bytes)).data
     except NotFound as error:
@@ -114,12 +114,12 @@ def read_object(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes
 
 
 def largest_object(descriptor: BatchDescriptor, max_batch_bytes: int = MAX_BATCH_BYTES) -> int:
-    """How many bytes the object of a descriptor has at most: as many as its entry says.
+    """The maximum size of the object of a descriptor, in bytes: the size in its entry.
 
-    Version 1 does not say (None, or 0 where it was asked for and not found). There a batch of many small entries may
+    Version 1 has no sizes (None, or 0 where it was read and not found). There a batch of many small entries may
     have twice the bytes of its entries.
     """
-    return descriptor.size or 2 * max_batch_bytes + _FRAMING_BYTES
+    return descriptor.size or 2 * max_batch_bytes + _MAX_FRAMING_BYTES
 
 
 def decode_object(

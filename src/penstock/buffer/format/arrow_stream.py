@@ -1,4 +1,4 @@
-"""The block of batch format 2: an Arrow IPC stream, read as if an enemy had written it."""
+"""The block of batch format 2: an Arrow IPC stream, read as untrusted input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_stream(batch: pa.RecordBatch) -> tuple[bytes, memoryview, bytes] | Non
     """The parts of a stream that `write_stream` would write, for a small batch of payloads; None for any other."""
     if not batch.schema.equals(VALUES_SCHEMA, check_metadata=True):
         return None
-    # Not `nbytes`: it lets go of the interpreter, and in a busy process to get it back takes longer than all of this.
+    # Not `nbytes`: it releases the interpreter lock, which takes longer to get back in a busy process than all of this.
     if bytes_of(batch.column(0)) + _OFFSET_BYTES * batch.num_rows > _MAX_SMALL_BYTES:
         return None
     return _VALUES_OPENING, memoryview(batch.serialize()), _END
@@ -70,7 +70,7 @@ def read_stream(block: pa.Buffer) -> pa.RecordBatch:
         batch = batches[1] if len(batches) == 2 else _as_one(batches)
         left = block.size - source.tell()
     except MemoryError:
-        raise  # Arrow's is one of the others too, and says nothing about the block
+        raise  # Arrow's MemoryError is an ArrowException too, and does not mean that the block is corrupt
     except (pa.ArrowException, OSError, struct.error, ValueError, KeyError, OverflowError) as error:
         raise CorruptData(f"the block is not an Arrow IPC stream: {error}") from error
     if left:
@@ -88,7 +88,7 @@ def _read_values(block: pa.Buffer) -> pa.RecordBatch | None:
     try:
         message = pa.ipc.read_message(source)
     except (pa.ArrowException, OSError, EOFError):
-        return None  # the long way says what is wrong
+        return None  # the general reader reports what is wrong
     if message.type != "record batch" or source.read(len(_END) + 1) != _END:
         return None
     return _read_batch(message, VALUES_SCHEMA)
@@ -138,7 +138,7 @@ def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
-# Arrow has verified a message when it hands it out, but does not tell all that is in it.
+# Arrow verifies a message before it returns it, but does not expose all its fields.
 
 
 def _is_compressed(message: pa.Buffer) -> bool:

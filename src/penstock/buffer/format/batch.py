@@ -1,4 +1,4 @@
-"""Data batches: what a data object holds. A block of records, then a footer that says how to read it.
+"""Data batches: what a data object holds. A block of records, then a footer with how to read it.
 
 ```text
 opendata  block   u8 compression (0 none, 1 zstd)   u32 LE record count   u16 LE version = 1
@@ -36,7 +36,7 @@ _INFO = struct.Struct("<BI")  # compression and record count, in both formats
 _FOOTER = struct.Struct("<BIH")  # of OpenData's
 _OPENDATA, _ARROW = 1, 2
 _NO_TRAILER = bytes(TRAILER_BYTES)
-_MOST_RECORDS = (1 << 32) - 1
+_MAX_RECORDS = (1 << 32) - 1
 
 
 class BatchFormat(StrEnum):
@@ -115,7 +115,7 @@ def decode_batch(data: bytes | bytearray | memoryview, *, max_batch_bytes: int =
 
 
 def record_count(data: bytes | memoryview) -> int:
-    """How many records a batch says that it has. Raises `CorruptData` where its last bytes are not those of a batch.
+    """The number of records in the footer of a batch. Raises `CorruptData` where that is not a footer.
 
     >>> record_count(encode_batch([b"a", b"b"]))
     2
@@ -143,8 +143,8 @@ def encode(
     batch: pa.RecordBatch, compression: Compression, shape: BatchFormat, most: int | None = None
 ) -> EncodedBatch:
     """Write a record batch as a data batch. A block above `most` bytes is not compressed: readers would refuse it."""
-    if batch.num_rows > _MOST_RECORDS:
-        raise InvalidInput(f"a batch of {batch.num_rows} records is too large; the most is {_MOST_RECORDS}")
+    if batch.num_rows > _MAX_RECORDS:
+        raise InvalidInput(f"a batch of {batch.num_rows} records is too large; the most is {_MAX_RECORDS}")
     if shape is BatchFormat.OPENDATA:
         return _encode_opendata(batch, compression, most)
     info = _INFO.pack(0, batch.num_rows)
@@ -189,7 +189,7 @@ def _joined(block: pa.Buffer, after: bytes) -> pa.Buffer:
 
 
 def _with_trailer(written: pa.Buffer) -> memoryview:
-    """The bytes of a batch, its trailer written into the place that was left for it."""
+    """The bytes of a batch, with its trailer written into the reserved bytes."""
     whole = memoryview(written).cast("B")
     whole[-TRAILER_BYTES:] = trailer(whole[:-TRAILER_BYTES], _ARROW, BATCH_MAGIC)
     return whole

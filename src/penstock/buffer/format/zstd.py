@@ -1,4 +1,4 @@
-"""One zstd frame, and what it unpacks to: never more than a cap, whatever the frame claims."""
+"""One zstd frame, and what it unpacks to: never more than a limit, whatever the frame claims."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def decompress(frame: pa.Buffer, most: int) -> pa.Buffer:
             if claimed is None or size <= claimed:
                 sink.write(piece)
     except MemoryError:
-        raise  # Arrow's is one of those below too, and says nothing about the frame
+        raise  # Arrow's MemoryError is an ArrowException too, and does not mean that the frame is corrupt
     except (OSError, pa.ArrowException) as error:
         raise CorruptData(f"the zstd frame does not decompress: {error}") from error
     if claimed is not None and size != claimed:

@@ -85,7 +85,7 @@ def test_records_keep_what_they_have_beside_calls_that_have_less(
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
-def test_a_buffer_may_change_once_it_was_taken(
+def test_a_buffer_may_change_after_produce_returned(
     memory: ObjectStore, open_producer: OpenProducer, kind: type[bytearray] | type[memoryview]
 ) -> None:
     given = kind(bytearray(b"abc"))
@@ -96,7 +96,7 @@ def test_a_buffer_may_change_once_it_was_taken(
     assert entries(memory) == [b"abc"]
 
 
-def test_a_list_may_change_once_it_was_taken(memory: ObjectStore, open_producer: OpenProducer) -> None:
+def test_a_list_may_change_after_produce_returned(memory: ObjectStore, open_producer: OpenProducer) -> None:
     producer = open_producer(memory)
     given: list[bytes | str | Record] = [b"a", "b"]
     producer.produce(given)
@@ -106,7 +106,7 @@ def test_a_list_may_change_once_it_was_taken(memory: ObjectStore, open_producer:
 
 
 @pytest.mark.parametrize("shape", REFUSED)
-def test_what_is_no_entry_is_refused_and_nothing_of_it_is_taken(
+def test_what_is_no_entry_is_refused_and_nothing_of_it_is_produced(
     memory: ObjectStore, open_producer: OpenProducer, shape: str
 ) -> None:
     producer = open_producer(memory)
@@ -132,7 +132,7 @@ def test_a_dict_is_sent_to_produce_json(memory: ObjectStore, open_producer: Open
         open_producer(memory).produce({"a": 1})  # type: ignore[arg-type]
 
 
-def test_what_a_generator_raises_reaches_the_caller_and_nothing_is_taken(
+def test_what_a_generator_raises_reaches_the_caller_and_nothing_is_produced(
     memory: ObjectStore, open_producer: OpenProducer
 ) -> None:
     def breaks() -> Iterator[bytes]:
@@ -158,7 +158,7 @@ def test_the_opendata_format_refuses_a_record_that_has_more_than_a_value(
 
 
 @pytest.mark.parametrize("given", [b"x" * 101, [b"x" * 50, b"x" * 51], ["ä" * 51], Record(b"x" * 100, key=b"y")])
-def test_more_than_max_batch_bytes_in_one_call_is_refused_and_nothing_is_taken(
+def test_more_than_max_batch_bytes_in_one_call_is_refused_and_nothing_is_produced(
     memory: ObjectStore, open_producer: OpenProducer, given: bytes | Record | list[bytes | str]
 ) -> None:
     producer = open_producer(memory, max_batch_bytes=100, format="arrow")
