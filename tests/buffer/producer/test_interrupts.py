@@ -10,13 +10,13 @@ from types import FrameType
 
 import pytest
 
-import penstock.buffer.producer
+import penstock.buffer
 from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
 from tests.support.buffer_contents import payloads, queue
 from tests.support.interrupts import Interrupts
 from tests.support.waiting import NEVER, Background
 
-FOLDER = os.path.dirname(penstock.buffer.producer.__file__)
+FOLDER = os.path.dirname(penstock.buffer.__file__)
 
 
 def interrupts_at(number: int) -> Interrupts:
@@ -29,7 +29,7 @@ def interrupts_at(number: int) -> Interrupts:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return event == "line" and not line.strip().startswith("with ")
 
-    return Interrupts(number, lambda file: os.path.dirname(file) == FOLDER, is_place)
+    return Interrupts(number, lambda file: file.startswith(FOLDER), is_place)
 
 
 WORK: dict[str, Callable[[Producer], object]] = {
