@@ -16,8 +16,8 @@ from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
 from penstock.buffer.manifest.v2.head import decode_head, encode_head
 from penstock.buffer.manifest.v2.segments import decode_segment, encode_segment
-from penstock.engine.parsing.block_parser import ParseFormat, parse_values
-from penstock.engine.parsing.typed_columns import parse_as
+from penstock.engine import ParseFormat, parse_as
+from penstock.engine.parsing.parser import parse_inferred, parse_objects
 from penstock.errors import CorruptData
 from penstock.metalog.catalog.wire import decode_event, encode_event
 from penstock.metalog.object.format import decode, encode
@@ -105,16 +105,19 @@ def read_payload(data: bytes) -> None:
     reasons = []
     for form, good in ((ParseFormat.JSON, b'{"a":1}'), (ParseFormat.MSGPACK, b"\x81\xa1a\x01")):
         values = pa.array([good, data, good], pa.binary())
-        parsed = parse_values(values, form)
-        batch, misfits = parsed.columns()
+        objects, inferred = parse_objects(values, form), parse_inferred(values, form)
+        batch = inferred.batch
         batch.validate(full=True)
-        _require(batch.num_rows + len(misfits) + len(parsed.errors) == len(values), "learned: a row is missing")
-        _require(len(parsed.objects) + len(parsed.errors) == len(values), "objects: a row is missing")
-        typed = parse_as(values, form, _GIVEN)
+        _require(batch.num_rows + len(inferred.errors) == len(values), "inferred: a row is missing")
+        _require(len(objects.objects) + len(objects.errors) == len(values), "objects: a row is missing")
+        typed = parse_as(values, _GIVEN, form)
         typed.batch.validate(full=True)
         _require(typed.batch.num_rows + len(typed.errors) == len(values), "given: a row is missing")
-        reasons += [error.reason for error in (*parsed.errors, *misfits, *typed.errors)]
-        _require(all(error.index == 1 for error in (*parsed.errors, *misfits, *typed.errors)), "another row is refused")
+        reasons += [error.reason for error in (*objects.errors, *inferred.errors, *typed.errors)]
+        _require(
+            all(error.index == 1 for error in (*objects.errors, *inferred.errors, *typed.errors)),
+            "another row is refused",
+        )
     if len(reasons) > 2:
         raise CorruptData(reasons[0].removeprefix("parse error: "))
 

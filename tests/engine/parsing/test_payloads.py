@@ -156,7 +156,8 @@ for block in [*([value] for value in values), values, values * 3]:
 print("alive")
 """
 BAD = [(ParseFormat.JSON, name) for name in BAD_JSON] + [(ParseFormat.MSGPACK, name) for name in BAD_MSGPACK]
-EVENTS = pa.schema([("id", pa.int64()), ("a", pa.string()), ("", pa.int64())])
+KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "a": pa.string(), "": pa.int64()}
+EVENTS = pa.schema(KINDS)
 
 
 @pytest.mark.parametrize(("form", "bad"), [("json", BAD_JSON), ("msgpack", BAD_MSGPACK)])

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.engine.parsing.parse_errors import shown
-from penstock.engine.parsing.row_values import NAMES, as_bytes, as_time
+from penstock.engine.parsing.row_values import NAMES, as_bytes, as_time, type_name
 
 # Compared by identity, which is many times quicker. A list and a struct stand for all of their kind.
 _INTEGER, _FLOAT, _STRING, _BINARY = pa.int64(), pa.float64(), pa.string(), pa.binary()
@@ -110,7 +110,7 @@ class _Kind:
         if self.type is None or (self.type is _INTEGER and kind is _FLOAT):
             self._settle(kind)
         elif self.type is not kind and not (self.type is _FLOAT and kind is _INTEGER) and not self._takes_text(value):
-            return f"the field {shown(path)} is {NAMES[type(value)]} here, and the column is {self.arrow()}"
+            return f"the field {shown(path)} is {NAMES[type(value)]} here, and the column is {type_name(self.arrow())}"
         if kind is _STRUCT:
             return self._learn_fields(cast("dict[str, object]", value), f"{path}." if path else "")
         if kind is _LIST:

@@ -100,16 +100,21 @@ def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) 
     may have is an error, and so is one of which nothing could be learned.
     """
     kinds = ColumnKinds(max_fields(len(values), bytes_of(values)))
-    tries = 0
-    rows_to_learn_from = _ROWS_TO_LEARN_FROM
-    while True:
-        for row in parse_objects(values.slice(0, rows_to_learn_from), form).objects:
-            kinds.learn(row)
+    _learn(kinds, values.slice(0, _ROWS_TO_LEARN_FROM), form)
+    for _ in range(_MAX_TRIES):
         try:
             return _parse(values, kinds.schema, form, kinds)
         except SchemaGrew:
-            tries += 1
-            rows_to_learn_from = 0 if tries < _MAX_TRIES else len(values)
+            pass
+    _learn(kinds, values, form)
+    return _parse(values, kinds.schema, form, kinds)
+
+
+def _learn(kinds: ColumnKinds, values: pa.Array[Any], form: ParseFormat) -> None:
+    for start in range(0, len(values), ROWS_PER_GROUP):
+        objects, _ = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form))
+        for value in objects:
+            kinds.learn(value)
 
 
 def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedObjects:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -45,6 +46,19 @@ def inner_fields(kind: pa.DataType) -> Fields:
     return tuple(kind.field(at) for at in range(kind.num_fields))
 
 
+def type_name(kind: pa.DataType) -> str:
+    """What a type is called in a reason: Arrow's name, without those of the items of lists, which nobody gave.
+
+    >>> type_name(pa.struct([("a", pa.list_(pa.int64()))]))
+    'struct<a: list<int64>>'
+    """
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {type_name(field.type)}' for field in inner_fields(kind))}>"
+    if pa.types.is_map(kind):
+        return f"map<string, {type_name(kind.item_type)}>"
+    return f"list<{type_name(kind.value_type)}>" if pa.types.is_list(kind) else str(kind)
+
+
 def attribute(at: int) -> str:
     """What the column at this place is called in a row."""
     return f"field_{at}"
@@ -63,6 +77,11 @@ class RowShape:
 
 class ColumnShape:
     """A field, prepared likewise: what a struct has in it, or the items of a list or a map."""
+
+    @cached_property
+    def type_name(self) -> str:
+        """What its type is called in a reason."""
+        return type_name(self.kind)
 
     def __init__(self, field: pa.Field[Any]) -> None:
         self.field, self.name, self.kind = field, field.name, field.type
@@ -206,7 +225,7 @@ def _cell(form: PayloadFormat, raw: Any, column: ColumnShape, path: str) -> Any:
         raise BadPayload(f"the field {shown(path)} is a string that is no {kind}")
     if number and pa.types.is_decimal(kind):
         raise BadPayload(f"the field {shown(path)} does not fit into {kind}")
-    raise BadPayload(f"the field {shown(path)} is {_name_of(found)} here, and the column is {kind}")
+    raise BadPayload(f"the field {shown(path)} is {_name_of(found)} here, and the column is {column.type_name}")
 
 
 def _name_of(found: Any) -> str:
