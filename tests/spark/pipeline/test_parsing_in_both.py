@@ -32,7 +32,7 @@ from penstock.spark.source.options import OnError
 from penstock.spark.source.reading import Chunk
 from penstock.spark.source.rows import ParsedRows
 from penstock.spark.source.schemas import SET_ASIDE
-from tests.spark.pipelines import Places
+from tests.support.pipeline_places import Places
 
 JSON, MSGPACK = ParseFormat.JSON, ParseFormat.MSGPACK
 Outcome = tuple[list[str], list[tuple[bytes, str]]]
