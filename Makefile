@@ -1,6 +1,6 @@
 # Every target makes the virtualenv if it is not there. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-kafka chaos fuzz lint format bench docs clean
+.PHONY: help setup demo test test-all test-kafka azurite chaos fuzz lint format bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,6 +34,11 @@ test-kafka: $(READY) ## run the metadata log's tests against a real Kafka broker
 	@scripts/check-java
 	@jars= && [ -n "$$PENSTOCK_KAFKA" ] || jars=$$(scripts/kafka-jars $(VENV)) && \
 	PENSTOCK_KAFKA_JARS=$$jars $(BIN)/python -m pytest tests/metalog -k kafka
+
+AZURITE := azurite@3.37.0
+
+azurite: ## install Azurite, for the tests of the Azure store
+	@npm install --prefix .cache/$(AZURITE) --no-audit --no-fund --ignore-scripts --omit=optional $(AZURITE)
 
 chaos: $(READY) ## run the long forms of the proofs too
 	@scripts/check-java

@@ -15,7 +15,7 @@ def samples(name: str, queue: DurableEventQueue[Any]) -> list[float]:
         if name.startswith(metric._name)
         for family in metric.collect()
         for sample in family.samples
-        if sample.name == name and sample.labels == {"queue": queue._path}
+        if sample.name == name and f"DurableEventQueue({sample.labels['queue']!r})" == repr(queue)
     ]
 
 

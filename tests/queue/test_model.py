@@ -225,9 +225,10 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
     )
 
 
+@pytest.mark.parametrize(("examples", "steps"), [(4, 25), pytest.param(15, 40, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)  # to make a failure small takes minutes
-def test_a_queue_is_like_its_model() -> None:
-    run(15, 40, derandomize=True)
+def test_a_queue_is_like_its_model(examples: int, steps: int) -> None:
+    run(examples, steps, derandomize=True)
 
 
 @pytest.mark.chaos

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import pytest
 
 from penstock import DurableEvent, DurableEventQueue
 from penstock.errors import StorageError
+from tests.support.codecs import RefusingCodec
 from tests.support.processes import PATIENCE, Parent, Start, in_forked_child
 from tests.support.queue_folder import Place
+from tests.support.waiting import Background, Gate
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the system does not say who has a lock")
 
@@ -150,18 +153,39 @@ USES: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
 }
 
 
+class HoldingCodec(RefusingCodec):
+    """Holds the lock of a queue: an event is decoded under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gate: Gate | None = None
+
+    def decode(self, data: bytes, /) -> bytes:
+        if self._gate is not None:
+            self._gate()
+        return data
+
+    @contextmanager
+    def held(self, queue: DurableEventQueue[bytes]) -> Iterator[None]:
+        gate = self._gate = Gate()
+        reading = Background(lambda: queue.get(0))
+        gate.wait_for_somebody()
+        yield
+        self._gate = None
+        gate.open()
+        reading.result()
+
+
 def use_in_forked_children(parent: Parent, path: Path, lazy: bool, is_locked: bool) -> dict[str, str]:
     """Use a queue in forked children, and return what that raised there; and then go on with it."""
-    with DurableEventQueue(path, lazy=lazy) as queue:
+    codec = HoldingCodec()
+    with DurableEventQueue(path, lazy=lazy, codec=codec) as queue:
         queue.push_many([b"a", b"b"])
         queue.pop()
         events = queue.iterate()
         uses = {**USES, "next": lambda _: next(events), "close": lambda queue: queue.close()}
-        if is_locked:  # by a thread that a child does not have
-            queue._lock.acquire()
-        raised = {name: in_forked_child(partial(use, queue)) for name, use in uses.items()}
-        if is_locked:
-            queue._lock.release()
+        with codec.held(queue) if is_locked else nullcontext():  # by a thread that a child does not have
+            raised = {name: in_forked_child(partial(use, queue)) for name, use in uses.items()}
         queue.push(b"c")
         assert next(events) == DurableEvent(0, b"a")
         queue.ack(0)

@@ -9,7 +9,13 @@ import pytest
 from penstock.storage import ObjectStore, open_store
 from tests.support.servers import BUCKET, AzureServer, S3Server
 
-KINDS = ("memory", "disk", "disk-unsynced", "s3", "azure")
+KINDS = (
+    "memory",
+    "disk",
+    pytest.param("disk-unsynced", marks=pytest.mark.slow),
+    "s3",
+    pytest.param("azure", marks=pytest.mark.slow),
+)
 
 
 @pytest.fixture(params=KINDS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import collections
-import fcntl
 import hashlib
 import hmac
 import http.client
@@ -17,13 +16,11 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
@@ -40,10 +37,8 @@ BUCKET = "tests"
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 20.0
-_INSTALL_WITHIN = 75.0
-_STARTED = time.time()
 
-# Runs a command for as long as somebody holds the other end of its standard input. However a test process ends,
+# Runs a command for as long as the other end of its standard input is open. However a test process ends,
 # be it by SIGKILL, its end of the pipe closes, and the command is killed.
 _GUARD = """
 import subprocess, sys, threading
@@ -124,9 +119,9 @@ def s3_server() -> Iterator[S3Server]:
 
 @contextmanager
 def azure_server() -> Iterator[AzureServer]:
-    """Run Azurite's blob service, in memory. Skips where there is no npm, or where npm cannot install it."""
+    """Run Azurite's blob service, in memory. Skips where it is not installed."""
     command = [
-        str(_installed_azurite()),
+        _installed_azurite(),
         *("--blobHost", "127.0.0.1", "--blobPort", "0"),
         *("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"),
     ]
@@ -205,48 +200,13 @@ def _ask(host: str, port: int, method: str, path: str, headers: Mapping[str, str
         raise RuntimeError(f"{method} {path} was answered with {answer.status}: {body[:500]!r}")
 
 
-def _installed_azurite() -> Path:
-    """Install Azurite once into the cache. A directory under its final name is always a whole one."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("Azurite needs node and npm, and they are not on the path")
-    home = CACHE / AZURITE
-    program = home / "node_modules" / ".bin" / "azurite-blob"
-    if program.exists():
-        return program
-    CACHE.mkdir(exist_ok=True)
-    with open(CACHE / "azurite.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if program.exists():
-            return program
-        failed = CACHE / "azurite.failed"
-        if failed.exists() and failed.stat().st_mtime > _STARTED:  # another process of this run has tried
-            pytest.skip(failed.read_text())
-        partial = CACHE / f"{AZURITE}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        why_not = _install(npm, partial)
-        if why_not:
-            failed.write_text(why_not)
-            pytest.skip(why_not)
-        partial.rename(home)
-    return program
-
-
-def _install(npm: str, place: Path) -> str:
-    """Install Azurite; return why it could not be, or nothing. A download that stands still is begun again."""
-    command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional"]
-    patience = ["--fetch-timeout=15000", "--fetch-retries=3", "--fetch-retry-mintimeout=500", "--loglevel=error"]
-    log = place / "install.log"
-    with open(log, "w") as output, _guarded([*command, *patience, AZURITE], output) as run:
-        try:
-            status = run.wait(_INSTALL_WITHIN)
-        except subprocess.TimeoutExpired:
-            return f"npm did not install {AZURITE} within {_INSTALL_WITHIN:.0f} s; is there a network?"
-    if status == 0:
-        return ""
-    said = [line.strip() for line in log.read_text().splitlines() if line.strip() and "    at " not in line]
-    return f"npm could not install {AZURITE}; is there a network? It said: {' / '.join(said[:6])}"
+def _installed_azurite() -> str:
+    """Azurite's program, on the path or in the cache. Tests install nothing over the network."""
+    program = CACHE / AZURITE / "node_modules" / ".bin" / "azurite-blob"
+    found = shutil.which("azurite-blob") or (str(program) if program.exists() and shutil.which("node") else None)
+    if found is None:
+        pytest.skip(f"Azurite is not installed: npm install --global {AZURITE}, or run `make azurite`")
+    return found
 
 
 def _serve_s3() -> None:

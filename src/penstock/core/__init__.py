@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from penstock.core.at_exit import close_at_exit, forget
     from penstock.core.checked_json import decode_fields, encode_fields
     from penstock.core.checks import as_word, check_config, check_seconds, check_whole
+    from penstock.core.clock import uptime_ns
     from penstock.core.closing import Closing
     from penstock.core.fork import begin_anew_in_child, current, never_free_in_child, refuse_in_child
     from penstock.core.group_commit import GroupCommit, Work
@@ -26,6 +27,7 @@ else:
             "penstock.core.at_exit": ("close_at_exit", "forget"),
             "penstock.core.checked_json": ("decode_fields", "encode_fields"),
             "penstock.core.checks": ("as_word", "check_config", "check_seconds", "check_whole"),
+            "penstock.core.clock": ("uptime_ns",),
             "penstock.core.closing": ("Closing",),
             "penstock.core.fork": ("begin_anew_in_child", "current", "never_free_in_child", "refuse_in_child"),
             "penstock.core.group_commit": ("GroupCommit", "Work"),
@@ -62,4 +64,5 @@ __all__ = [
     "printable",
     "refuse_in_child",
     "traceback_of",
+    "uptime_ns",
 ]

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from penstock.errors import StorageError
 from penstock.queue.damage import named
-from penstock.storage import Room, locked_if_free
+from penstock.storage import InternalDirectory, locked_if_free
 
 LOCK_NAME = "penstock-lock"
 
@@ -37,11 +37,13 @@ def lock_queue(path: str) -> QueueLock:
             "more: open it in a process that is started anew"
         )
     try:
-        room = Room(os.path.realpath(path))  # the queue itself may be behind a link; its lock may not be one
+        internal = InternalDirectory(
+            os.path.realpath(path)
+        )  # the queue itself may be behind a link; its lock may not be one
         try:
-            lock = locked_if_free(room, LOCK_NAME, QueueLock)
+            lock = locked_if_free(internal, LOCK_NAME, QueueLock)
         finally:
-            os.close(room.descriptor)
+            os.close(internal.descriptor)
     except OSError as error:
         raise StorageError(f"{named(path)} cannot be locked: {error.strerror or error}") from error
     if lock is None and path in _held:

@@ -12,10 +12,9 @@ from penstock.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from penstock.storage.keywords import get_at_most, replace_with_reserve
     from penstock.storage.local import LocalStore
-    from penstock.storage.local.clock import uptime_ns as uptime_ns
     from penstock.storage.local.folder import sync_directory as sync_directory
+    from penstock.storage.local.internal_directory import InternalDirectory as InternalDirectory
     from penstock.storage.local.lock import locked_if_free as locked_if_free
-    from penstock.storage.local.room import Room as Room
     from penstock.storage.memory import MemoryStore
     from penstock.storage.object_store import (
         Data as Data,
@@ -58,10 +57,9 @@ else:
         {
             "penstock.storage.keywords": ("get_at_most", "replace_with_reserve"),
             "penstock.storage.local": ("LocalStore",),
-            "penstock.storage.local.clock": ("uptime_ns",),
             "penstock.storage.local.folder": ("sync_directory",),
             "penstock.storage.local.lock": ("locked_if_free",),
-            "penstock.storage.local.room": ("Room",),
+            "penstock.storage.local.internal_directory": ("InternalDirectory",),
             "penstock.storage.memory": ("MemoryStore",),
             "penstock.storage.object_store": (
                 "Data",

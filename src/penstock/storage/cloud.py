@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 _CLIENTS: dict[str, Callable[..., S3Store | GCSStore | AzureStore]] = {
     "s3": S3Store,
@@ -202,7 +202,7 @@ class CloudStore:
             if len(paths) == 1:
                 return [DeleteResult(paths[0], None if type(error) is NotFound else error)]
             # One of them failed, and it is not said which. Some stores fail for what is gone already.
-            log.debug("deleting %d objects one by one, after together failed: %s", len(paths), error)
+            _log.debug("deleting %d objects one by one, after together failed: %s", len(paths), error)
             return [result for path in paths for result in self._delete([path])]
         return [DeleteResult(path) for path in paths]
 

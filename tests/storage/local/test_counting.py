@@ -15,6 +15,7 @@ from tests.support.processes import Parent, Start, let_go
 TOKEN = re.compile(rb"[a-z]+-\d+-\d+")
 
 
+@pytest.mark.slow
 def test_sixteen_processes_of_fifty_increments_each_count_to_eight_hundred(tmp_path: Path, start: Start) -> None:
     store = LocalStore(tmp_path)
     store.put("ingest/counter", b"0")
@@ -123,6 +124,7 @@ def leave_tokens_when_told(parent: Parent, root: str, name: str, count: int) -> 
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "kills"), [(50, 20), pytest.param(500, 300, marks=[pytest.mark.chaos, pytest.mark.timeout(1200)])]
 )

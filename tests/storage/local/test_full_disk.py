@@ -1,4 +1,4 @@
-"""A disk with no room left, or one that may only be read: clear errors, and nothing is lost or left over."""
+"""A full disk, or one that may only be read: clear errors, and nothing is lost or left over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEGABYTE = 1 << 20
 
 
 def fill(store: LocalStore) -> list[str]:
-    """Write ballast until there is not room for a byte more; return its paths."""
+    """Write ballast until not one more byte fits; return its paths."""
     paths: list[str] = []
     size = 1 * MEGABYTE
     while size:

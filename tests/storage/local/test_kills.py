@@ -150,12 +150,13 @@ def before_lines(count: int, apart: int) -> list[int]:
 
 # The other writes run through the same lines.
 @pytest.mark.parametrize("apart", [11, pytest.param(1, marks=pytest.mark.chaos)], ids=["some lines", "every line"])
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["put_if_match", "delete", "put in a new store"])
 def test_a_writer_killed_before_any_line_of_the_store_leaves_the_old_object_or_the_new_one(
     name: str, apart: int, tmp_path: Path, start: Start
 ) -> None:
-    # Finer than the steps: also inside the lock, the clock, the making of rooms. Each line runs once a write or so,
-    # and the same one in a loop counts anew.
+    # Finer than the steps: also inside the lock, the clock, the making of directories. Each line runs once a write or
+    # so, and the same one in a loop counts anew.
     case = CASES[name]
     case.prepare(str(tmp_path / "unharmed"))
     lines = start(count_lines, str(tmp_path / "unharmed"), name).answer()

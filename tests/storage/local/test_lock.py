@@ -18,32 +18,32 @@ import pytest
 from penstock.errors import AlreadyExists, Conflict, OutcomeUnknown, StorageError
 from penstock.storage.local import LocalStore
 from penstock.storage.local.folder import stripe_of
+from penstock.storage.local.internal_directory import InternalDirectory
 from penstock.storage.local.lock import locked, locked_if_free
-from penstock.storage.local.room import Room
 from tests.storage.local.syncs import is_directory, is_file, watched_syncs
 from tests.storage.local.writers import StopAt, contents_of, put, put_and_stop
 from tests.support.processes import PATIENCE, Parent, Start
 
 
 @contextmanager
-def room_of(path: str | Path) -> Iterator[Room]:
+def open_internal(path: str | Path) -> Iterator[InternalDirectory]:
     """The open directory of a lock file."""
-    room = Room(os.path.dirname(path))
+    internal = InternalDirectory(os.path.dirname(path))
     try:
-        yield room
+        yield internal
     finally:
-        os.close(room.descriptor)
+        os.close(internal.descriptor)
 
 
 def is_free(path: Path) -> bool:
     """Whether nobody holds a lock."""
-    with room_of(path) as room, locked_if_free(room, path.name, FileIO) or nullcontext() as descriptor:
+    with open_internal(path) as internal, locked_if_free(internal, path.name, FileIO) or nullcontext() as descriptor:
         return descriptor is not None
 
 
 def hold(parent: Parent, path: str) -> None:
     """Take a lock, and hold it until told to let go."""
-    with room_of(path) as room, locked(room, os.path.basename(path), FileIO):
+    with open_internal(path) as internal, locked(internal, os.path.basename(path), FileIO):
         parent.tell("held")
         parent.wait()
 
@@ -92,7 +92,7 @@ def test_writes_that_fail_leave_neither_locks_nor_descriptors_behind(tmp_path: P
 
 
 def test_a_thread_does_not_get_a_lock_that_another_thread_holds(tmp_path: Path) -> None:
-    with room_of(tmp_path / "lock") as room, locked(room, "lock", FileIO):
+    with open_internal(tmp_path / "lock") as internal, locked(internal, "lock", FileIO):
         assert not is_free(tmp_path / "lock")
     assert is_free(tmp_path / "lock")
 
@@ -204,7 +204,7 @@ def test_a_child_forked_in_the_middle_of_a_write_does_not_let_go_of_its_parents_
 
 def fork_and_keep(parent: Parent, path: str) -> None:
     """Hold a lock, fork a child, and keep the lock while the child lives and after it ended."""
-    with room_of(path) as room, locked(room, os.path.basename(path), FileIO):
+    with open_internal(path) as internal, locked(internal, os.path.basename(path), FileIO):
         child = os.fork()
         if child == 0:
             os._exit(0)

@@ -125,7 +125,7 @@ def test_a_delete_whose_room_someone_removes_meanwhile_is_no_success_while_the_o
     LocalStore(tmp_path).put(PATH, b"old")
 
     def remove(name: str) -> None:
-        if name == "room made":
+        if name == "internal directory made":
             shutil.rmtree(tmp_path / "a/b/c/.penstock", ignore_errors=True)
 
     (result,) = LocalStore(tmp_path, step=remove).delete([PATH])
@@ -133,15 +133,15 @@ def test_a_delete_whose_room_someone_removes_meanwhile_is_no_success_while_the_o
 
 
 def test_a_write_whose_room_someone_removes_meanwhile_makes_it_again(tmp_path: Path) -> None:
-    room = tmp_path / "a/b/c/.penstock"
+    internal = tmp_path / "a/b/c/.penstock"
     LocalStore(tmp_path).put(PATH, b"old")
     made: list[bool] = []
 
     def remove_once(name: str) -> None:
-        if name == "room made":
-            made.append(room.exists())
+        if name == "internal directory made":
+            made.append(internal.exists())
             if len(made) == 2:  # the first is the one of the root
-                shutil.rmtree(room)
+                shutil.rmtree(internal)
 
     store = LocalStore(tmp_path, step=remove_once)
     store.put(PATH, b"new")

@@ -43,7 +43,7 @@ def test_a_version_read_through_one_root_counts_through_the_other(tmp_path: Path
     assert inner.get("object").data == b"3"
 
 
-def test_neither_store_lists_the_rooms_of_the_other(tmp_path: Path) -> None:
+def test_neither_store_lists_the_internal_files_of_the_other(tmp_path: Path) -> None:
     outer, inner = LocalStore(tmp_path), LocalStore(tmp_path / "in")
     outer.put("a", b"")
     inner.put("b", b"")

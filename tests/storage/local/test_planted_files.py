@@ -165,7 +165,7 @@ def test_a_file_whose_name_no_object_can_have_is_left_out_of_a_listing(tmp_path:
 
     # One stray file must not stop whoever deletes what was listed.
     assert all(result.ok for result in store.delete(meta.path for meta in store.list_objects()))
-    assert len(os.listdir(tmp_path / "dir")) == 4  # the strays, and the directory's room
+    assert len(os.listdir(tmp_path / "dir")) == 4  # the strays, and the internal directory
 
 
 def test_a_root_whose_name_is_not_utf8_is_a_root_all_the_same(tmp_path: Path) -> None:

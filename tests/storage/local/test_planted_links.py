@@ -156,11 +156,11 @@ def test_a_link_in_the_place_of_the_reserves_lock_is_refused_though_the_reserve_
 def test_links_in_the_place_of_a_spare_or_a_temporary_file_are_removed_and_lead_nowhere(
     root: Path, elsewhere: Elsewhere
 ) -> None:
-    room = root / "dir" / ".penstock"
-    plant(room / "reserve-0", elsewhere.path / "reserve-0")
-    inode = (room / LOCK).stat().st_ino
-    plant(room / f"{stripe_of('object')}-{inode:x}.tmp", elsewhere.path / "draft.tmp")
-    plant(room / "63-1.tmp", elsewhere.path / "00-1.tmp")
+    internal = root / "dir" / ".penstock"
+    plant(internal / "reserve-0", elsewhere.path / "reserve-0")
+    inode = (internal / LOCK).stat().st_ino
+    plant(internal / f"{stripe_of('object')}-{inode:x}.tmp", elsewhere.path / "draft.tmp")
+    plant(internal / "63-1.tmp", elsewhere.path / "00-1.tmp")
 
     store = LocalStore(root)
     store.put_if_match("dir/object", b"new", store.head("dir/object").version, reserve=Reserve.KEEP)
@@ -168,15 +168,15 @@ def test_links_in_the_place_of_a_spare_or_a_temporary_file_are_removed_and_lead_
 
     assert elsewhere.is_untouched()
     assert contents_of(str(root)) == {"dir/object": b"new"}
-    assert not (room / "reserve-0").is_symlink()
-    assert not list(room.glob("*.tmp"))
+    assert not (internal / "reserve-0").is_symlink()
+    assert not list(internal.glob("*.tmp"))
 
 
 @pytest.mark.parametrize("call", ["put", "put_if_match", "put with the reserve", "delete"])
 def test_a_link_that_is_planted_in_the_middle_of_a_call_leads_nowhere(
     root: Path, elsewhere: Elsewhere, call: str
 ) -> None:
-    room, steps = root / "dir" / ".penstock", list[str]()
+    internal, steps = root / "dir" / ".penstock", list[str]()
     version = LocalStore(root).head("dir/object").version
     CALLS[call](LocalStore(root, step=steps.append), version)
     for number in range(len(steps)):
@@ -187,12 +187,12 @@ def test_a_link_that_is_planted_in_the_middle_of_a_call_leads_nowhere(
         def swap(name: str, number: int = number, reached: list[str] = reached) -> None:
             reached.append(name)
             if len(reached) == number + 1:
-                room.rename(room.with_name("moved away"))
-                room.symlink_to(elsewhere.path)
+                internal.rename(internal.with_name("moved away"))
+                internal.symlink_to(elsewhere.path)
 
         with suppress(InvalidInput):  # or it was past the point where that matters
             CALLS[call](LocalStore(root, step=swap), version)
         assert len(reached) > number
         assert elsewhere.is_untouched(), steps[number]
-        room.unlink()
-        os.rename(room.with_name("moved away"), room)
+        internal.unlink()
+        os.rename(internal.with_name("moved away"), internal)

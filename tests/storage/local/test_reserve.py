@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import Conflict, InvalidInput, StorageError
 from penstock.storage import ObjectStore, Reserve, replace_with_reserve
-from penstock.storage.local import LocalStore, nearly_full
+from penstock.storage.local import LocalStore
 from penstock.storage.local.folder import stripe_of
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
@@ -284,14 +284,12 @@ def test_what_a_write_frees_does_not_go_to_another_store_on_the_same_disk(mount:
         child.tell("stop")
         child.answer()
 
-    room = Path(disk.root) / "ingest" / ".penstock"
-    assert [(room / name).stat().st_size for name in sorted(disk.spares())] == [256 * KIB] * 4
+    internal = Path(disk.root) / "ingest" / ".penstock"
+    assert [(internal / name).stat().st_size for name in sorted(disk.spares())] == [256 * KIB] * 4
 
 
-def test_a_lock_that_somebody_holds_on_the_whole_disk_keeps_nobody_from_writing(
-    disk: FullDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nearly_full, "_LONGEST_WAIT", 0.01)
+@pytest.mark.slow  # it waits for five seconds
+def test_a_lock_that_another_process_holds_on_the_whole_disk_keeps_no_writer_from_writing(disk: FullDisk) -> None:
     descriptor = os.open(disk.point, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core import uptime_ns
 from penstock.storage.local import LocalStore
-from penstock.storage.local.clock import StoreClock, boot_id, uptime_ns
+from penstock.storage.local.clock import StoreClock, boot_id
 from penstock.storage.local.folder import stripe_of
 from tests.support.processes import Parent, Start, let_go
 

@@ -69,6 +69,7 @@ def wrong_pairs(seen: set[tuple[str, bytes]], written: dict[str, bytes]) -> list
     return [(version, data) for version, data in seen if written.get(version) != data]
 
 
+@pytest.mark.slow
 def test_fifty_thousand_reads_never_pair_old_data_with_a_new_version(tmp_path: Path, start: Start) -> None:
     first = content(0, 0)
     written = {LocalStore(tmp_path, sync=False).put(PATH, first): first.split(b" ", 1)[0]}

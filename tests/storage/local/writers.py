@@ -11,7 +11,7 @@ from typing import Any
 import penstock.storage.local.mounts
 from penstock.errors import Conflict
 from penstock.storage.local import LocalStore
-from penstock.storage.local.room import ROOM
+from penstock.storage.local.internal_directory import INTERNAL_NAME
 from tests.support.processes import Parent
 
 _SOURCES = os.path.dirname(penstock.storage.local.__file__)
@@ -82,7 +82,7 @@ def contents_of(root: str) -> dict[str, bytes]:
 def read_unlisted(root: str) -> dict[str, bytes]:
     """Everything that lies under an object's name, as it reads; without the listing, which tidies up."""
     store = LocalStore(root)
-    names = [path for path in files_below(root) if ROOM not in path.split("/")]
+    names = [path for path in files_below(root) if INTERNAL_NAME not in path.split("/")]
     return {path: store.get(path).data for path in names}
 
 

@@ -25,9 +25,9 @@ from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries
 from penstock.buffer.producer.sealed_batches import STANDBY_SECONDS, SealedBatches
 from penstock.buffer.producer.space import Room
 from penstock.buffer.producer.write_handle import Outcome, WriteHandle, Written
-from penstock.core import check_config, close_at_exit, current, forget, get_logger
+from penstock.core import check_config, close_at_exit, current, forget, get_logger, uptime_ns
 from penstock.errors import Closed, CorruptData, InvalidInput, OutcomeUnknown, PenstockError, StorageError
-from penstock.storage import ObjectStore, open_store, uptime_ns, url_of
+from penstock.storage import ObjectStore, open_store, url_of
 
 _DEFAULTS = ProducerConfig()
 _WRITERS = 4

@@ -9,17 +9,13 @@ import zlib
 from collections.abc import Callable
 from io import FileIO
 
+from penstock.core import uptime_ns
+from penstock.storage.local.internal_directory import InternalDirectory
 from penstock.storage.local.lock import locked
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS
-from penstock.storage.local.room import Room
 
 _STATE = struct.Struct("<16sqq")  # which boot, nanoseconds since it, the last stamp in microseconds
 _CHECK = struct.Struct("<I")
-
-
-def uptime_ns() -> int:
-    """Nanoseconds since boot, suspend included where the system can tell."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def boot_id() -> bytes:
@@ -34,7 +30,7 @@ def boot_id() -> bytes:
 class StoreClock:
     """Stamps in microseconds that follow the host's clock, but at most at twice the speed of real time.
 
-    Twice, because whoever compares two stamps (the garbage collector) leaves at least that much room. While the host's
+    Twice, because the garbage collector, which compares two stamps, allows for at least that much. While the host's
     clock is behind, because it was ahead before, they go on at half the speed, so that the host's catches up. After a
     reboot the host's time counts as it is.
     """
@@ -48,7 +44,7 @@ class StoreClock:
         boot: Callable[[], bytes] = boot_id,
         mode: int = DEFAULT_PERMISSIONS.file_mode,
     ) -> None:
-        self._room, self._name = os.path.split(path)
+        self._internal, self._name = os.path.split(path)
         self._mode = mode
         self._clock = clock
         self._uptime = uptime
@@ -56,12 +52,12 @@ class StoreClock:
 
     def next_stamp(self) -> int:
         """Return a stamp above every one given out before, by any process."""
-        room = Room(self._room)
+        internal = InternalDirectory(self._internal)
         try:
-            with locked(room, self._name, FileIO, self._mode) as file:
+            with locked(internal, self._name, FileIO, self._mode) as file:
                 stamp = self._next(file.fileno())
         finally:
-            os.close(room.descriptor)
+            os.close(internal.descriptor)
         return stamp
 
     def _next(self, descriptor: int) -> int:

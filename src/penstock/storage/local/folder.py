@@ -1,4 +1,4 @@
-"""One directory of a local store: its durability, its locks, its litter. The order of writes is in the design note."""
+"""One directory of a local store: its durability, its locks, and what killed writers leave in it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from io import FileIO
 
 from penstock.core import get_logger
 from penstock.errors import OutcomeUnknown
+from penstock.storage.local.internal_directory import INTERNAL_NAME, InternalDirectory, open_internal
 from penstock.storage.local.lock import locked, locked_if_free
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, Permissions
 from penstock.storage.local.reserve import Spares, is_full
-from penstock.storage.local.room import ROOM, Room, room_of
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 STRIPES = 64
 _MARKED, _CLEAN = b"\x01", b"\x00"
@@ -37,21 +37,21 @@ def stripe_of(name: str) -> str:
 
 
 class Folder:
-    """A directory that objects lie in, and its room `.penstock` with locks, temporary files and the reserve.
+    """A directory of objects, and its internal directory `.penstock`: locks, temporary files and the reserve.
 
-    Everything that enters the room raises `InvalidInput` if that, or a file in it, is a link.
+    Everything that opens that directory raises `InvalidInput` if that, or a file in it, is a link.
     """
 
     def __init__(self, path: str, *, sync: bool, step: Step, permissions: Permissions = DEFAULT_PERMISSIONS) -> None:
         self.path = path
-        self._room = os.path.join(path, ROOM)
+        self._internal = os.path.join(path, INTERNAL_NAME)
         self.sync = sync
         self.step = step
         self.permissions = permissions
 
     def is_prepared(self) -> bool:
-        """Whether all is as `prepare` left it; someone may have removed the directory and made it again."""
-        return self._was_synced() if self.sync else os.path.exists(self._room)
+        """Whether all is as `prepare` left it; the directory may have been removed and made again."""
+        return self._was_synced() if self.sync else os.path.exists(self._internal)
 
     def prepare(self) -> None:
         """Make the directory, durably, and clear away what killed writers left. Doing it again is cheap."""
@@ -63,35 +63,35 @@ class Folder:
             self._sync_ancestors()
             self.step("ancestors synced")
         with suppress(FileExistsError):
-            os.mkdir(self._room, self.permissions.directory_mode)
-        room = Room(self._room)
+            os.mkdir(self._internal, self.permissions.directory_mode)
+        internal = InternalDirectory(self._internal)
         try:
             if self.sync:
-                self._note_sync(room)
-            self.step("room made")
-            self._sweep(room)
+                self._note_sync(internal)
+            self.step("internal directory made")
+            self._sweep(internal)
         finally:
-            os.close(room.descriptor)
+            os.close(internal.descriptor)
 
     def hold(self, stripe: str) -> Held:
         """Wait for the lock of a stripe. What a killed holder was writing is removed first.
 
-        The caller closes both the file that it gets, which releases the lock, and the descriptor of its room.
+        The caller closes the file that it gets, which releases the lock, and the descriptor of its internal directory.
         """
-        room, held = Room(self._room), None
+        internal, held = InternalDirectory(self._internal), None
         try:
-            held = locked(room, _lock(stripe), Held, self.permissions.file_mode)
+            held = locked(internal, _lock(stripe), Held, self.permissions.file_mode)
             self.step("locked")
-            held.room = room
+            held.internal = internal
             held.allocate()
-            # Named after the lock file itself: should someone delete that one, the holder of the next cannot
+            # Named after the lock file itself: if that one is deleted, the holder of the next cannot
             # write into what the holder of this one is about to move into place.
             held.temporary = f"{stripe}-{os.fstat(held.fileno()).st_ino:x}.tmp"
-            room.remove(held.temporary)
+            internal.remove(held.temporary)
         except BaseException:
             if held is not None:
                 held.close()
-            os.close(room.descriptor)
+            os.close(internal.descriptor)
             raise
         return held
 
@@ -124,49 +124,49 @@ class Folder:
         with suppress(OSError):  # a mark that stays makes readers sync once more than needed, nothing else
             held.unmark()
 
-    def spares(self, room: Room) -> Spares:
-        """The spares of the directory's reserve, in its open room."""
-        return Spares(room, self.permissions.file_mode, sync=self.sync, step=self.step)
+    def spares(self, internal: InternalDirectory) -> Spares:
+        """The spares of the directory's reserve, in its open internal directory."""
+        return Spares(internal, self.permissions.file_mode, sync=self.sync, step=self.step)
 
     def give_up_spare(self) -> bool:
         """Remove one spare, so that its blocks and its inode are free; say whether there was one."""
-        room = room_of(self.path)
-        if room is None:
+        internal = open_internal(self.path)
+        if internal is None:
             return False
         try:
-            spares = self.spares(room)
+            spares = self.spares(internal)
             return spares.exist() and spares.give_up_one()
         finally:
-            os.close(room.descriptor)
+            os.close(internal.descriptor)
 
     def sweep(self) -> None:
-        """Remove what killed writers left behind, without waiting for anyone who is writing."""
+        """Remove what killed writers left behind, without waiting for a writer."""
         try:
-            room = room_of(self.path)
+            internal = open_internal(self.path)
         except OSError:
             return  # there is none that this process may look into: then it cannot tidy up either
-        if room is not None:
+        if internal is not None:
             try:
-                self._sweep(room)
+                self._sweep(internal)
             finally:
-                os.close(room.descriptor)
+                os.close(internal.descriptor)
 
     def settle(self, stripe: str) -> None:
         """Before answering a reader: if a change in this stripe may not be durable yet, make it so."""
         if not self.sync:
             return
-        room = room_of(self.path)
-        if room is None:
+        internal = open_internal(self.path)
+        if internal is None:
             return  # nothing was ever written here
         try:
-            if self._is_marked(room, stripe):
-                self._settle(room, stripe)
+            if self._is_marked(internal, stripe):
+                self._settle(internal, stripe)
         finally:
-            os.close(room.descriptor)
+            os.close(internal.descriptor)
 
-    def _is_marked(self, room: Room, stripe: str) -> bool:
+    def _is_marked(self, internal: InternalDirectory, stripe: str) -> bool:
         try:
-            descriptor = room.open(_lock(stripe), _READ_LOCK)
+            descriptor = internal.open(_lock(stripe), _READ_LOCK)
         except FileNotFoundError:
             return False
         try:
@@ -174,39 +174,39 @@ class Folder:
         finally:
             os.close(descriptor)
 
-    def _settle(self, room: Room, stripe: str) -> None:
-        log.debug("syncing %r before answering: its last change may not be durable yet", self.path)
+    def _settle(self, internal: InternalDirectory, stripe: str) -> None:
+        _log.debug("syncing %r before answering: its last change may not be durable yet", self.path)
         sync_directory(self.path)
         # The mark may be taken off only under the lock. Where a writer holds it, that one will do so.
         mode = self.permissions.file_mode
-        with suppress(OSError), locked_if_free(room, _lock(stripe), Held, mode) or nullcontext() as held:
+        with suppress(OSError), locked_if_free(internal, _lock(stripe), Held, mode) or nullcontext() as held:
             if held is not None:
                 sync_directory(self.path)
                 held.unmark()
 
     def _was_synced(self) -> bool:
-        path = os.path.join(self._room, _SYNCED)
+        path = os.path.join(self._internal, _SYNCED)
         return os.path.exists(path) and not os.path.islink(path)  # what a link leads to says nothing of this directory
 
-    def _note_sync(self, room: Room) -> None:
+    def _note_sync(self, internal: InternalDirectory) -> None:
         try:
-            os.close(room.open(_SYNCED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self.permissions.file_mode))
+            os.close(internal.open(_SYNCED, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self.permissions.file_mode))
         except FileExistsError:
-            room.has(_SYNCED)  # which refuses a link
+            internal.has(_SYNCED)  # which refuses a link
         except OSError as error:
             if not is_full(error):  # on a full disk the next process syncs the same directories again
                 raise
 
-    def _sweep(self, room: Room) -> None:
+    def _sweep(self, internal: InternalDirectory) -> None:
         try:
-            litter = [name for name in room.names() if name.endswith(".tmp")]
+            leftovers = [name for name in internal.names() if name.endswith(".tmp")]
         except OSError:
             return
-        for name in litter:
+        for name in leftovers:
             lock, mode = _lock(name.partition("-")[0]), self.permissions.file_mode
-            with suppress(OSError), locked_if_free(room, lock, Held, mode) or nullcontext() as held:
-                if held is not None and room.remove(name):
-                    log.info("removed %r of %r, which a killed writer had left", name, room.path)
+            with suppress(OSError), locked_if_free(internal, lock, Held, mode) or nullcontext() as held:
+                if held is not None and internal.remove(name):
+                    _log.info("removed %r of %r, which a killed writer had left", name, internal.path)
 
     def _sync_ancestors(self) -> None:
         directory, device = self.path, os.stat(self.path).st_dev
@@ -228,11 +228,11 @@ class Held(FileIO):
     other roots on the same directory see it too.
     """
 
-    room: Room
+    internal: InternalDirectory
     """Where the lock file lies."""
 
     temporary = ""
-    """The one temporary file that the holder of this lock may have, in the room."""
+    """The one temporary file that the holder of this lock may have, in the internal directory."""
 
     def allocate(self) -> None:
         """Give a new lock file its block, so that to mark and to stamp need none, not even on a full disk."""

@@ -2,7 +2,7 @@
 
 A held lock is an open file, and `with` closes it. A file and not a bare descriptor, and no generator in between: an
 exception that a signal raises (Ctrl-C, a time limit) can come as any Python function is entered, the one that would
-release the lock too, in a process that then lives on. A `FileIO` is closed by C code, or when nobody refers to it.
+release the lock too, in a process that then lives on. A `FileIO` is closed by C code, or when nothing refers to it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from io import FileIO
 from typing import TypeVar
 from weakref import ref
 
+from penstock.storage.local.internal_directory import InternalDirectory
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS
-from penstock.storage.local.room import Room
 
 L = TypeVar("L", bound=FileIO)
 
@@ -34,32 +34,34 @@ def _drop_inherited() -> None:
 os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_drop_inherited)
 
 
-def locked(room: Room, name: str, kind: type[L], mode: int = DEFAULT_PERMISSIONS.file_mode) -> L:
+def locked(internal: InternalDirectory, name: str, kind: type[L], mode: int = DEFAULT_PERMISSIONS.file_mode) -> L:
     """Wait for the lock of a lock file, and return the file, of that kind; closing it releases the lock.
 
     Each call opens the file anew, so threads of one process exclude each other too. The file is created if it is not
     there, and never deleted; if it is deleted from outside, the one that is under the name now counts. Raises
-    `InvalidInput` for a link under the name, and `FileNotFoundError` if the room is gone.
+    `InvalidInput` for a link under the name, and `FileNotFoundError` if the directory is gone.
     """
-    return _acquire(room, name, kind, fcntl.LOCK_EX, mode)
+    return _acquire(internal, name, kind, fcntl.LOCK_EX, mode)
 
 
-def locked_if_free(room: Room, name: str, kind: type[L], mode: int = DEFAULT_PERMISSIONS.file_mode) -> L | None:
+def locked_if_free(
+    internal: InternalDirectory, name: str, kind: type[L], mode: int = DEFAULT_PERMISSIONS.file_mode
+) -> L | None:
     """Take the lock if it is free, without waiting; return None if it is held."""
     try:
-        return _acquire(room, name, kind, fcntl.LOCK_EX | fcntl.LOCK_NB, mode)
+        return _acquire(internal, name, kind, fcntl.LOCK_EX | fcntl.LOCK_NB, mode)
     except BlockingIOError:
         return None
 
 
-def _acquire(room: Room, name: str, kind: type[L], how: int, mode: int) -> L:
+def _acquire(internal: InternalDirectory, name: str, kind: type[L], how: int, mode: int) -> L:
     while True:
         with _guard:
-            file = kind(name, "r+", opener=lambda name, flags: room.open(name, flags | os.O_CREAT, mode))
+            file = kind(name, "r+", opener=lambda name, flags: internal.open(name, flags | os.O_CREAT, mode))
             _open[:] = [*map(ref, _still_open()), ref(file)]
         try:
             fcntl.flock(file.fileno(), how)
-            if room.holds(name, file.fileno()):
+            if internal.holds(name, file.fileno()):
                 return file
         except BaseException:
             file.close()

@@ -10,22 +10,22 @@ import fcntl
 import os
 import time
 
-_ENOUGH_BYTES = 4 << 20
-_ENOUGH_INODES = 64
-_LONGEST_WAIT = 5.0  # whoever can read the top directory could hold its lock for ever: a turn is no promise
-_PAUSE = 0.001
+_MIN_FREE_BYTES = 4 << 20
+_MIN_FREE_INODES = 64
+_MAX_WAIT_SECONDS = 5.0  # a process that can read the top directory could hold its lock for ever
+_PAUSE_SECONDS = 0.001
 
 
 def take_turn(directory: str, length: int) -> int | None:
-    """Before a write of so many bytes: None where there is room enough, or else a descriptor to close after the write.
+    """Wait for a turn to write so many bytes: None where there is enough space, or a descriptor to close afterwards.
 
     The lock is that of the top directory of the file system: it is there, and nothing has to be created for it.
     """
     try:
         directory = _existing(directory)
         found = os.statvfs(directory)
-        has_inodes = found.f_favail >= _ENOUGH_INODES or not found.f_files  # some file systems do not count them
-        if has_inodes and found.f_bavail * found.f_frsize >= length + _ENOUGH_BYTES:
+        has_inodes = found.f_favail >= _MIN_FREE_INODES or not found.f_files  # some file systems do not count them
+        if has_inodes and found.f_bavail * found.f_frsize >= length + _MIN_FREE_BYTES:
             return None
         descriptor = os.open(_top_of(directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -39,12 +39,12 @@ def take_turn(directory: str, length: int) -> int | None:
 
 
 def _wait(descriptor: int) -> None:
-    until = time.monotonic() + _LONGEST_WAIT
+    until = time.monotonic() + _MAX_WAIT_SECONDS
     while time.monotonic() < until:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
         except OSError:
             return None  # a file system without such locks
     return None

@@ -18,9 +18,9 @@ Content = bytes | memoryview
 def keep_reserve(folder: Folder, held: Held, length: int, reserve: Reserve | None) -> None:
     """Before a write that may not use the reserve: fill it, so that the write cannot have what belongs to that.
 
-    Raises `OSError` where there is no room for the reserve.
+    Raises `OSError` where there is no space for the reserve.
     """
-    spares = folder.spares(held.room)
+    spares = folder.spares(held.internal)
     if reserve is Reserve.USE or (reserve is None and not spares.exist()):
         return
     if reserve is None:
@@ -38,7 +38,7 @@ def place(folder: Folder, held: Held, target: str, content: Content, stamp: int,
         if reserve is not Reserve.USE or not is_full(error):
             raise
         return _place_spare(folder, held, target, content, stamp, error)
-    spares = folder.spares(held.room)
+    spares = folder.spares(held.internal)
     if reserve is Reserve.USE and not spares.are_complete(len(content)):
         with suppress(OSError), spares.lock():
             spares.fill(len(content), as_far_as_possible=True)
@@ -49,17 +49,17 @@ def _place_new_file(folder: Folder, held: Held, target: str, content: Content, s
     try:
         written = _fill(folder, held, held.temporary, _CREATE, content, stamp)
         with folder.changing(held):
-            held.room.move(held.temporary, target)
+            held.internal.move(held.temporary, target)
             folder.step("moved")
     except BaseException:
-        held.room.remove(held.temporary)
+        held.internal.remove(held.temporary)
         raise
     return written
 
 
 def _place_spare(folder: Folder, held: Held, target: str, content: Content, stamp: int, full: OSError) -> str:
     """Raises `full` where there is no spare to use."""
-    spares = folder.spares(held.room)
+    spares = folder.spares(held.internal)
     if not spares.exist():
         raise full
     with spares.lock():
@@ -69,7 +69,7 @@ def _place_spare(folder: Folder, held: Held, target: str, content: Content, stam
             raise full
         written = _fill(folder, held, spare, os.O_WRONLY, content, stamp)
         with folder.changing(held):
-            held.room.move(spare, target)
+            held.internal.move(spare, target)
             folder.step("moved")
         with suppress(OSError):  # what the object occupied before is free now, unless a reader has it open
             spares.fill(len(content), as_far_as_possible=True)
@@ -77,8 +77,8 @@ def _place_spare(folder: Folder, held: Held, target: str, content: Content, stam
 
 
 def _fill(folder: Folder, held: Held, name: str, flags: int, content: Content, stamp: int) -> str:
-    """Write content to a file of the room, and return the version of the object that it will be."""
-    descriptor = held.room.open(name, flags, folder.permissions.file_mode)
+    """Write content to a file of the internal, and return the version of the object that it will be."""
+    descriptor = held.internal.open(name, flags, folder.permissions.file_mode)
     try:
         folder.step("temporary file made" if flags & os.O_CREAT else "spare opened")
         rest = memoryview(content)

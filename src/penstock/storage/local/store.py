@@ -12,17 +12,17 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from penstock import metrics
-from penstock.core import get_logger, printable
+from penstock.core import get_logger, printable, uptime_ns
 from penstock.errors import AlreadyExists, Conflict, InvalidInput, NotFound, StorageError
 from penstock.storage.local import placing
-from penstock.storage.local.clock import StoreClock, uptime_ns
+from penstock.storage.local.clock import StoreClock
 from penstock.storage.local.folder import Folder, Held, stripe_of
+from penstock.storage.local.internal_directory import INTERNAL_NAME
 from penstock.storage.local.mounts import refuse_network
 from penstock.storage.local.nearly_full import take_turn
 from penstock.storage.local.permissions import DEFAULT_PERMISSIONS, as_permissions
 from penstock.storage.local.placing import version_of
 from penstock.storage.local.reserve import is_full
-from penstock.storage.local.room import ROOM
 from penstock.storage.measuring import measured, measured_listing
 from penstock.storage.object_store import (
     Data,
@@ -38,12 +38,12 @@ from penstock.storage.object_store import (
 )
 from penstock.storage.paths import check_path, check_paths, check_prefix, is_path
 
-log = get_logger(__name__)
+_log = get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe planted here must not block a reader
 _MAX_PATH_BYTES = os.pathconf("/", "PC_PATH_MAX") - 1  # of a path from the root; the system counts a NUL at its end
-_LOCK_BYTES = len(f"/{ROOM}/00-{'0' * 16}.tmp")  # of the longest name that a directory has for its locks
+_LOCK_BYTES = len(f"/{INTERNAL_NAME}/00-{'0' * 16}.tmp")  # of the longest name that a directory has for its locks
 
 
 _EVERYTHING: Sequence[PathRange] = [("", "")]
@@ -81,7 +81,10 @@ class LocalStore:
         self._permissions = as_permissions(mode)
         self._step = step
         self._clock = StoreClock(
-            os.path.join(self._root, ROOM, "clock"), clock=clock, uptime=uptime, mode=self._permissions.file_mode
+            os.path.join(self._root, INTERNAL_NAME, "clock"),
+            clock=clock,
+            uptime=uptime,
+            mode=self._permissions.file_mode,
         )
         self._top = self._folder(self._root)
         self._prepared: set[str] = set()
@@ -205,7 +208,7 @@ class LocalStore:
                 try:
                     self._unlink_together(folder, held, targets, errors)
                 finally:
-                    os.close(held.room.descriptor)
+                    os.close(held.internal.descriptor)
         except (OSError, StorageError) as error:
             for path in errors:
                 errors[path] = errors[path] or self._failed("delete", path, error)
@@ -223,7 +226,7 @@ class LocalStore:
         try:
             return self._hold(folder, stripe)
         except OSError as error:
-            # Objects that other programs put there have no lock file. On a full disk a spare makes room for one.
+            # Objects that other programs put there have no lock file. On a full disk a spare frees the space for one.
             if not is_full(error) or not folder.give_up_spare():
                 raise
         return self._hold(folder, stripe)
@@ -283,12 +286,12 @@ class LocalStore:
                     stamp = max(stamp, current.st_mtime_ns // 1_000 + 1)
                 return placing.place(folder, held, target, content, stamp, reserve)
             finally:
-                os.close(held.room.descriptor)
+                os.close(held.internal.descriptor)
 
     def _hold(self, folder: Folder, stripe: str) -> Held:
         for _ in range(2):
             self._prepare(folder)
-            with suppress(FileNotFoundError):  # someone has removed the directory's room since
+            with suppress(FileNotFoundError):  # the internal directory was removed since
                 return folder.hold(stripe)
         self._prepare(folder)
         return folder.hold(stripe)
@@ -324,10 +327,10 @@ class LocalStore:
     def _walk(self, prefix: str, directory: str, ranges: Sequence[PathRange]) -> Iterator[ObjectMeta]:
         for entry in self._entries(prefix, directory):
             path = prefix + entry.name
-            if entry.name == ROOM or not _may_hold(path, ranges):
+            if entry.name == INTERNAL_NAME or not _may_hold(path, ranges):
                 continue
             if not is_path(path):
-                log.info("%r in %s is left out of a listing: no object can have that name", path, self.url)
+                _log.info("%r in %s is left out of a listing: no object can have that name", path, self.url)
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._walk(path + "/", entry.path, ranges)
@@ -342,7 +345,7 @@ class LocalStore:
                 yield _meta(path, found)
 
     def _entries(self, prefix: str, directory: str) -> Iterator[os.DirEntry[str]]:
-        """The entries of a directory, one by one: there may be a million, and few that somebody wants."""
+        """The entries of a directory, one by one: there may be a million, and few that are wanted."""
         try:
             with os.scandir(directory) as entries:
                 self._folder(directory).sweep()
@@ -354,8 +357,8 @@ class LocalStore:
 
     def _file(self, path: str) -> str:
         segments = check_path(path).split("/")
-        if ROOM in segments:
-            raise InvalidInput(f"path {path!r} is refused: {ROOM!r} is where a local store keeps its locks")
+        if INTERNAL_NAME in segments:
+            raise InvalidInput(f"path {path!r} is refused: {INTERNAL_NAME!r} is where a local store keeps its locks")
         if any(len(segment.encode()) > 255 for segment in segments):
             raise InvalidInput(f"path {path!r} is refused: a segment is longer than the 255 bytes a file name can have")
         directory = self._root
@@ -387,11 +390,11 @@ def _explain(error: Exception, root: str) -> str:
     if code in {errno.EISDIR, errno.ENOTDIR, errno.EEXIST}:
         return "on a local disk one name cannot be an object and also hold objects below it"
     if is_full(error):
-        return f"the disk is full{_free_room(root)}; nothing was changed: make room, and try again"
+        return f"the disk is full{_free_space(root)}; nothing was changed: free some space, and try again"
     return printable(str(error))
 
 
-def _free_room(root: str) -> str:
+def _free_space(root: str) -> str:
     try:
         found = os.statvfs(root)
     except OSError:

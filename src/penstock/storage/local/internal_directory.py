@@ -12,12 +12,12 @@ import stat
 
 from penstock.errors import InvalidInput
 
-ROOM = ".penstock"
+INTERNAL_NAME = ".penstock"
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Room:
+class InternalDirectory:
     """An open directory of a store's own files. Its user closes `descriptor` by `os.close`, in a `finally`.
 
     (A finalizer would swallow the exception that a signal raises as it is entered.)
@@ -64,7 +64,7 @@ class Room:
         return stat.S_ISREG(found.st_mode)
 
     def holds(self, name: str, descriptor: int) -> bool:
-        """Whether an open file is the one under this name, now. Raises `FileNotFoundError` if the room is gone."""
+        """Whether an open file is the one under this name, now. Raises `FileNotFoundError` if the directory is gone."""
         mine = os.fstat(descriptor)
         try:
             there = os.stat(os.path.join(self.path, name), follow_symlinks=False)
@@ -98,10 +98,10 @@ class Room:
         os.fsync(self.descriptor)
 
 
-def room_of(directory: str) -> Room | None:
-    """Open a directory's room; None where it has none."""
+def open_internal(directory: str) -> InternalDirectory | None:
+    """Open the internal directory of a directory; None where it has none."""
     try:
-        return Room(os.path.join(directory, ROOM))
+        return InternalDirectory(os.path.join(directory, INTERNAL_NAME))
     except FileNotFoundError:
         return None
 
@@ -116,6 +116,6 @@ def _is_there(path: str) -> bool:
 
 def _refused(path: str, problem: str) -> InvalidInput:
     return InvalidInput(
-        f"{path!r} is refused: {problem}, and in its place a store keeps files of its own; find out who put it "
+        f"{path!r} is refused: {problem}, and in its place a store keeps files of its own; find out what put it "
         "there, and remove it"
     )
