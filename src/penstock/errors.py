@@ -5,7 +5,7 @@ PenstockError
 ├── InvalidInput                 a value that cannot be right; also a ValueError
 │   └── PartitionOutOfRange      a metadata partition the log does not have
 ├── Closed                       used after close()
-├── BackpressureTimeout          no room in time, nothing was taken; also a TimeoutError
+├── BackpressureTimeout          no free space in time, nothing was accepted; also a TimeoutError
 ├── StorageError                 an object store, or a queue's disk, did not do what was asked
 │   ├── NotFound                 there is no such object
 │   ├── AlreadyExists            put_if_absent met an object
@@ -29,7 +29,7 @@ PenstockError
 └── InvalidTransition            a state that may not follow the one before
 ```
 
-After `Conflict`, `AlreadyExists` or `OutcomeUnknown` a caller re-reads and decides by evidence that nobody else
+After `Conflict`, `AlreadyExists` or `OutcomeUnknown` a caller re-reads and decides by evidence that no other writer
 could have written: a lost compare-and-set may be one's own earlier try.
 """
 
@@ -79,7 +79,7 @@ class Closed(PenstockError):
 
 
 class BackpressureTimeout(PenstockError, TimeoutError):
-    """There was no room within the timeout, and nothing was taken."""
+    """There was no free space within the timeout, and nothing was accepted."""
 
 
 class StorageError(PenstockError):
@@ -91,7 +91,7 @@ class NotFound(StorageError):
 
 
 class AlreadyExists(StorageError):
-    """`put_if_absent` met an object: somebody's, possibly one's own earlier try."""
+    """`put_if_absent` met an object, possibly that of the caller's own earlier try."""
 
 
 class Conflict(StorageError):

@@ -1,6 +1,6 @@
 """Every metric the product has, defined once, in this table. They go to `prometheus_client`'s default registry.
 
-Names start with `penstock_` and the room's name. A label `store` or `buffer` is a URL without its credentials,
+Names start with `penstock_` and the package's name. A label `store` or `buffer` is a URL without its credentials,
 `queue` is a path.
 
 May import: nothing of Penstock.
@@ -22,7 +22,7 @@ storage_operations = Counter(
 )
 storage_operation_seconds = Histogram(
     "penstock_storage_operation_seconds",
-    "How long a call of an object store took. Of a listing, without the time of whoever reads it.",
+    "How long a call of an object store took. Of a listing, without the time of its reader.",
     ["store", "operation"],
     buckets=_SECONDS,
 )

@@ -43,7 +43,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event: a payload, and what its sender said about it.
+    """One event: a payload, and what its sender added to it.
 
     `headers` are `(str, bytes)` pairs whose order and repeats are kept; `timestamp_ms` is in milliseconds since
     1970. Raises `InvalidInput` for a field of another type.
@@ -172,12 +172,14 @@ def rows_within(values: pa.Array[Any], start: int, most: int) -> int:
     >>> rows_within(values_to_arrow([b"a", b"bb", b"ccc"]).column("value"), 1, 4)
     1
     """
-    left = len(values) - start
+    remaining = len(values) - start
     offsets = values.buffers()[1]
-    if left <= 0 or offsets is None:
-        return max(left, 0)
+    if remaining <= 0 or offsets is None:
+        return max(remaining, 0)
     places = (
-        memoryview(offsets).cast("B")[_OFFSET.size * (values.offset + start) :][: _OFFSET.size * (left + 1)].cast("i")
+        memoryview(offsets)
+        .cast("B")[_OFFSET.size * (values.offset + start) :][: _OFFSET.size * (remaining + 1)]
+        .cast("i")
     )
     return max(bisect_right(places, places[0] + most) - 1, 0)
 

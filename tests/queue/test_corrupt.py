@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -325,29 +324,6 @@ def test_a_poll_that_may_skip_goes_on_waiting_after_a_bad_value(place: Place) ->
     wait_for_waiting_threads()
     queue.push(b"good")
     assert polling.result() == DurableEvent(1, b"good")
-
-
-def test_a_poll_that_raises_for_a_bad_value_does_not_swallow_the_call_of_another(place: Place) -> None:
-    """Whoever is woken finds what is bad, and the event behind it is for the other."""
-    codec = RefusingCodec()
-    queue = place.holding(b"bad", b"x").open(codec=codec)
-    codec.refuses = False
-    queue.pop()
-    queue.pop()
-    codec.refuses = True
-    polling = []
-    for skip in (False, True):
-        polling.append(Background(partial(queue.poll, None, skip_corrupt=skip)))
-        wait_for_waiting_threads(len(polling))
-    queue.nack(0)
-    queue.nack(1)
-    answers = []
-    for one in polling:
-        try:
-            answers.append(one.result())
-        except CorruptEvent:
-            answers.append(None)
-    assert answers == [None, DurableEvent(1, b"x")]
 
 
 def test_what_was_gone_past_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,15 +17,15 @@ from tests.support.processes import PATIENCE, Parent, Start
 
 KIB, MIB = 1 << 10, 1 << 20
 NOISE = random.Random(1).randbytes(4 * MIB)  # RocksDB would compress what has a pattern
-AT_ONCE = 1_000
+EVENTS_PER_PUSH = 1_000
 
 
 def fill(path: Path, count: int) -> None:
     """Push so many events of 1 KiB."""
     dice = random.Random(count)
     with DurableEventQueue(path) as queue:
-        for _ in range(count // AT_ONCE):
-            starts = [dice.randrange(len(NOISE) - KIB) for _ in range(AT_ONCE)]
+        for _ in range(count // EVENTS_PER_PUSH):
+            starts = [dice.randrange(len(NOISE) - KIB) for _ in range(EVENTS_PER_PUSH)]
             queue.push_many([NOISE[start : start + KIB] for start in starts])
 
 
@@ -119,7 +119,7 @@ def disk_use(path: Path) -> int:
 
 def drain(queue: DurableEventQueue[bytes]) -> None:
     """Take and ack everything."""
-    while taken := [event.id for _ in range(AT_ONCE) if (event := queue.pop()) is not None]:
+    while taken := [event.id for _ in range(EVENTS_PER_PUSH) if (event := queue.pop()) is not None]:
         queue.ack_many(taken)
     assert queue.is_empty
 

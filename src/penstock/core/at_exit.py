@@ -1,4 +1,4 @@
-"""Whoever is not closed when the interpreter ends is closed then, so that what was taken is flushed."""
+"""What is still open when the interpreter ends is closed then, so that its events are flushed."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from penstock.core.logs import get_logger
 
 
 class Closable(Protocol):
-    """Whatever can be closed."""
+    """Something that can be closed."""
 
     def close(self) -> None:
         """Close it."""
         ...
 
 
-_living: weakref.WeakKeyDictionary[Closable, int] = weakref.WeakKeyDictionary()
-_children = set[int]()
+_still_open: weakref.WeakKeyDictionary[Closable, int] = weakref.WeakKeyDictionary()
+_children_with_finalizer = set[int]()
 
 _log = get_logger(__name__)
 
 
 def close_at_exit(one: Closable) -> None:
     """Close it when this process ends, unless it is forgotten before."""
-    _living[one] = current.number
-    # A child of `multiprocessing` ends without `atexit`, and has a list of its own, made anew in each child.
+    _still_open[one] = current.number
+    # A child of `multiprocessing` ends without `atexit`; it has a list of its own, which is empty in each new child.
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and current.number not in _children:
-        _children.add(current.number)
-        util.Finalize(None, _close_the_living, exitpriority=100)
+    if util is not None and current.number not in _children_with_finalizer:
+        _children_with_finalizer.add(current.number)
+        util.Finalize(None, _close_all, exitpriority=100)
 
 
 def forget(one: Closable) -> None:
     """Forget it: it is closed."""
-    _living.pop(one, None)
+    _still_open.pop(one, None)
 
 
-def _close_the_living() -> None:
-    for one, home in list(_living.items()):
+def _close_all() -> None:
+    for one, home in list(_still_open.items()):
         if home != current.number:
             continue  # its threads are not in this forked child
         try:
             one.close()
-        except Exception:  # noqa: BLE001  there is nobody left to raise it to
+        except Exception:  # noqa: BLE001  no caller is left to raise it to
             _log.exception("closing %r at exit failed", one)
 
 
-atexit.register(_close_the_living)
+atexit.register(_close_all)

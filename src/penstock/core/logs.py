@@ -1,4 +1,4 @@
-"""Loggers whose records are safe to print: text of others in them moves no cursor, and begins no line of its own."""
+"""Loggers whose records are safe to print: foreign text in them moves no cursor, and begins no line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 class _Shown:
-    """A value that is put into a message: its text with escapes. What it is is not asked for before it is needed."""
+    """A value that is put into a message: its text with escapes. The text is not made before it is needed."""
 
     __slots__ = ("_value",)
 
@@ -89,7 +89,7 @@ def _lines_of(error: BaseException) -> Iterator[str]:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  somebody's exception that cannot even say what it is
+    except Exception:  # noqa: BLE001  an exception whose `__str__` fails
         text = "<it has no text>"
     yield printable(f"{name}: {text}" if text else name, MAX_SHOWN)
     for note in getattr(error, "__notes__", ()):

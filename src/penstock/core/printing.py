@@ -1,4 +1,4 @@
-"""Text that others wrote, as one line that is safe to print: nothing in it moves a cursor or begins a line."""
+"""Foreign text as one line that is safe to print: nothing in it moves a cursor or begins a line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def printable(text: str, limit: int = MAX_SHOWN_CHARACTERS) -> str:
     escaped = list(_escaped(text[: limit + 1]))
     if sum(map(len, escaped)) <= limit:
         return "".join(escaped)
-    room = limit - len(_CUT)
+    characters_left = limit - len(_CUT)
     kept = []
     for one in escaped:
-        room -= len(one)
-        if room < 0:
+        characters_left -= len(one)
+        if characters_left < 0:
             break
         kept.append(one)
     return "".join(kept) + _CUT[: max(limit, 0)]

@@ -25,7 +25,7 @@ REPAIR_BEGUN, REPAIR_READY = "repair.new", "repair.ready"
 """Folders of a repair that must be brought to its end."""
 
 _ID_BYTES = 8
-_KEYS_AT_ONCE = 4096
+_KEYS_PER_READ = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def take_inventory(path: str, database: Rdict) -> Inventory:
     key = b""
     try:
         keys: Iterator[Any] = iter(database.keys())
-        while some := list(islice(keys, _KEYS_AT_ONCE)):
+        while some := list(islice(keys, _KEYS_PER_READ)):
             key = some[-1]
             if set(map(len, some)) != {_ID_BYTES}:
                 bad += [one for one in some if len(one) != _ID_BYTES]

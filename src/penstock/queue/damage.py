@@ -1,4 +1,4 @@
-"""How a queue is named in messages, and what is said when it is damaged."""
+"""How a queue is named in messages, and how its damage is described."""
 
 from __future__ import annotations
 

@@ -35,11 +35,12 @@ _log = get_logger(__name__)
 Answer = TypeVar("Answer")
 
 _MIB = 1 << 20
-_LONGEST_REASON = 500  # characters of RocksDB's own message
-_LONGEST_STALL, _STALL_PAUSE = 60.0, 0.001  # seconds
-_FEW_FILES = 10  # RocksDB slows down at 20
+_MAX_REASON_CHARACTERS = 500  # of RocksDB's own message
+_MAX_STALL_SECONDS = 60.0
+_STALL_PAUSE_SECONDS = 0.001
+_MAX_FILES_TO_FLUSH = 10  # RocksDB slows down at 20
 _FREE_SPACE_VALID_SECONDS = 0.05
-_DIRECTORY_MODE = 0o750  # RocksDB lets everybody read its files, so that this is what keeps others from the events
+_DIRECTORY_MODE = 0o750  # RocksDB makes its files readable for all users: this keeps them from the events
 _NUMBER = struct.Struct(">Q")
 _ID_BYTES = _NUMBER.size
 _QUEUE_ID_BYTES = 16
@@ -69,12 +70,12 @@ class Changes:
 
     @property
     def has_totals(self) -> bool:
-        """Whether the totals are written too: those of pushes alone can be told from their keys."""
+        """Whether the totals are written too: those of pushes alone follow from their keys."""
         return bool(self.acked) or self.time is not None
 
 
 def size_of(data: bytes) -> int:
-    """How much memory an event takes beside others, with its id, as long as nobody has decoded it."""
+    """How much memory an event takes beside others, with its id, before it is decoded."""
     return len(data) + 120
 
 
@@ -89,7 +90,7 @@ class _Handles:
     totals: ColumnFamily
     times: Rdict
     times_family: ColumnFamily
-    at_once: WriteOptions
+    without_waiting: WriteOptions
 
     def release(self) -> None:
         """Close the database.
@@ -138,7 +139,7 @@ class Database:
 
     @property
     def inventory(self) -> Inventory:
-        """What the keys said when it was opened last."""
+        """What the keys showed when it was opened last."""
         return self._whole.inventory
 
     @property
@@ -162,33 +163,35 @@ class Database:
         except OutcomeUnknown:
             raise
         except Exception as error:
-            reason = printable(str(error), _LONGEST_REASON)
+            reason = printable(str(error), _MAX_REASON_CHARACTERS)
             raise OutcomeUnknown(
                 f"{named(self.path)} could not be written: {reason}. What was not reported as done is not kept, "
                 "unless this process ends before its next write to the queue"
             ) from error
 
     def set_mark_back(self, totals: Totals) -> None:
-        """Let the mark forget a write that nobody was told of, before that is undone."""
+        """Let the mark forget a write that was not reported, before that is undone."""
         self._open_mark().write_through(totals)
 
     def _append(self, at: _Handles, queue_id: bytes, changes: Changes) -> None:
         """Write, without a sync. Where RocksDB would wait, wait here: it would keep the interpreter's lock."""
         one = len(changes.events) == 1 and not changes.has_totals
-        until = time.monotonic() + _LONGEST_STALL
+        until = time.monotonic() + _MAX_STALL_SECONDS
         while True:
             try:
                 if one:
-                    return at.events.put(key_of(changes.next_id - 1), changes.events[0], at.at_once)
+                    return at.events.put(key_of(changes.next_id - 1), changes.events[0], at.without_waiting)
                 # A new batch each time: it is used up by a try.
-                return at.events.write(_batch(at, queue_id, changes), at.at_once)
+                return at.events.write(_batch(at, queue_id, changes), at.without_waiting)
             except Exception as error:
                 if "Write stall" not in str(error):
                     raise
                 # Its files cannot be written as fast as this, or not at all: then it would wait for ever.
                 if at.events.property_int_value("rocksdb.background-errors") or time.monotonic() > until:
-                    raise Stalled(f"{named(self.path)} cannot be written: RocksDB has no room, or is stuck") from error
-            time.sleep(_STALL_PAUSE)
+                    raise Stalled(
+                        f"{named(self.path)} cannot be written: the disk is full, or RocksDB is stuck"
+                    ) from error
+            time.sleep(_STALL_PAUSE_SECONDS)
 
     def get(self, identifier: int) -> bytes | None:
         """The bytes of an event."""
@@ -244,14 +247,14 @@ class Database:
         try:
             at, mark = self._open(), self._open_mark()
             if self._stored != totals:
-                at.events.write(_batch(at, mark.queue_id, Changes(totals), with_totals=True), at.at_once)
+                at.events.write(_batch(at, mark.queue_id, Changes(totals), with_totals=True), at.without_waiting)
                 at.events.flush_wal(sync=True)
             mark.write_through(totals)
         except Exception as error:  # noqa: BLE001  closing goes on
             _log.info("the totals of %s could not be written on closing: %s", named(self.path), error)
 
     def time_of(self, identifier: int) -> tuple[int, int] | None:
-        """The last mark of time at or before an event: its id, and Unix milliseconds."""
+        """The last time stored at or before an event: its id, and Unix milliseconds."""
 
         def look(read: RdictIter) -> tuple[int, int] | None:
             read.seek_for_prev(key_of(identifier))
@@ -260,7 +263,7 @@ class Database:
         return self._walk(TIMES, look)
 
     def old_times(self, before: int, most: int) -> list[int]:
-        """The ids of the first marks of time, up to `most` of them, that come before an id."""
+        """The ids of the first times stored, up to `most` of them, that come before an id."""
 
         def look(read: RdictIter) -> list[int]:
             found: list[int] = []
@@ -296,7 +299,7 @@ class Database:
         return True
 
     def reopen(self) -> None:
-        """Open anew, after a write failed. Raises `StorageError`, and stays open, if there is no room for that."""
+        """Open anew, after a write failed. Raises `StorageError`, and stays open, if there is no space for that."""
         needed = _MIB // 4  # and opening writes what is in the logs to files of its own
         for entry in os.scandir(self.path):
             with suppress(FileNotFoundError):
@@ -311,7 +314,7 @@ class Database:
     def tidy(self) -> None:
         """Let RocksDB free the space of what was acked; it does so in the background.
 
-        Deletes take so little room that they would stay in memory, and what they delete on disk, until many more come.
+        Deletes take so little space that they would stay in memory, and what they delete on disk, until many more come.
         """
         at = self._open()
         try:
@@ -319,7 +322,7 @@ class Database:
                 at.events.property_int_value(f"rocksdb.{name}") or 0
                 for name in ("total-sst-files-size", "num-files-at-level0", "background-errors")
             )
-            if size > _MIB and files < _FEW_FILES and not errors:  # else it would wait for RocksDB
+            if size > _MIB and files < _MAX_FILES_TO_FLUSH and not errors:  # else it would wait for RocksDB
                 at.events.flush(wait=False)
         except Exception as error:  # noqa: BLE001  nothing depends on it
             _log.info("tidying up %s: %s", named(self.path), error)
@@ -365,7 +368,7 @@ class Database:
             )
         except Exception as error:
             raise cannot_open(self.path, error) from error
-        handles.at_once.no_slowdown = True
+        handles.without_waiting.no_slowdown = True
         return handles
 
     def _finish_making(self, at: _Handles) -> Whole:
@@ -373,7 +376,7 @@ class Database:
         record = self._open_mark().record
         if read_totals(self.path, at.events) is None:
             try:
-                at.events.write(_batch(at, record.queue_id, Changes(Totals()), with_totals=True), at.at_once)
+                at.events.write(_batch(at, record.queue_id, Changes(Totals()), with_totals=True), at.without_waiting)
                 at.events.flush_wal(sync=True)
             except Exception as error:
                 raise cannot_open(self.path, error) from error
@@ -394,7 +397,7 @@ class Database:
             handles.release()
 
     def _walk(self, family: str, look: Callable[[RdictIter], Answer]) -> Answer:
-        """Let somebody use an iterator. Raises what stopped it, if that was not the end."""
+        """Use an iterator in one call. Raises what stopped it, if that was not the end."""
         at = self._open()
         read = (at.times if family == TIMES else at.events).iter()
         try:
@@ -440,8 +443,8 @@ def _make_directory(path: str) -> None:
         above = os.path.dirname(above)
     try:
         os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
-        for made in missing:
-            sync_directory(os.path.dirname(made))
+        for directory in missing:
+            sync_directory(os.path.dirname(directory))
     except OSError as error:
         raise StorageError(f"a queue cannot be made in {shown(path)}: {error.strerror or error}") from error
 

@@ -1,4 +1,4 @@
-"""The ledger of a durable queue: which of the events on disk are ready, and which are taken.
+"""The ledger of a durable queue: which of the events on disk are ready, and which are in flight.
 
 Every id below `next_id` that is on disk is in exactly one place:
 
@@ -10,7 +10,7 @@ Every id below `next_id` that is on disk is in exactly one place:
 So the smallest ready id is the smallest that was returned, or the first on disk from the cursor on. The bytes of what
 comes next from there on are read some at a time, into `_ahead`.
 
-Ids at or above `next_id` are nobody's business: what is there was not synced yet.
+Ids at or above `next_id` do not count: what is there was not synced yet.
 
 Every method is called with the queue's lock held. The lines that move an id from one place to another are written so
 that a Ctrl-C cannot come between them: there is no call in them.
@@ -24,12 +24,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from penstock.queue.database import Database, size_of
 
-_MANY_GONE = 1000
+_MAX_GONE_AHEAD = 1000
 _Entry = tuple[bool, bytes | None]  # was it taken? And its bytes, if they are kept
 
 
 class Ledger:
-    """Who has which event. About `window` bytes may be ahead; `keeps` says that what is taken stays in memory."""
+    """The state of each event. About `window` bytes are read ahead; with `keeps`, events in flight stay in memory."""
 
     def __init__(self, database: Database, next_id: int, on_disk: int, *, window: float, keeps: bool) -> None:
         self.next_id = next_id
@@ -133,7 +133,7 @@ class Ledger:
         return self._leaving.keys() & set(identifiers)
 
     def forget(self, identifiers: Iterable[int]) -> int:
-        """Count events that are not on disk any more, and say how many there are."""
+        """Count events that are not on disk any more, and return how many there are."""
         before = self.on_disk
         for identifier in identifiers:
             if identifier not in self._leaving:
@@ -148,7 +148,7 @@ class Ledger:
         return before - self.on_disk
 
     def stay(self, identifiers: Iterable[int]) -> bool:
-        """Put events back to where they were: they could not be acked. Say whether any of them is ready again."""
+        """Put events back to where they were: they could not be acked. Return whether any of them is ready again."""
         any_ready = False
         for identifier in identifiers:
             if identifier not in self._leaving:
@@ -157,7 +157,7 @@ class Ledger:
             if again:
                 if again > 1:
                     self._leaving_again[identifier] = again - 1
-                continue  # another call is still at it
+                continue  # another call still acks it
             self._doubted.add(identifier)
             was_taken, data = self._leaving[identifier]
             if was_taken:
@@ -204,7 +204,7 @@ class Ledger:
             self._gone_ahead.discard(identifier)
             self._ahead_bytes -= size_of(data)
             self._ahead.popleft()
-        if len(self._gone_ahead) > _MANY_GONE and 2 * len(self._gone_ahead) > len(self._ahead):
+        if len(self._gone_ahead) > _MAX_GONE_AHEAD and 2 * len(self._gone_ahead) > len(self._ahead):
             self._read_again()  # the oldest is still there, and much behind it is not
 
     def _read_on(self) -> None:

@@ -101,11 +101,11 @@ def framed(records: Iterable[bytes]) -> bytes:
     for record in records:
         rest, is_first = record, True
         while is_first or rest:
-            room = _BLOCK_BYTES - len(file) % _BLOCK_BYTES
-            if room < _HEADER.size:
-                file += bytes(room)
-                room = _BLOCK_BYTES
-            part, rest = rest[: room - _HEADER.size], rest[room - _HEADER.size :]
+            free = _BLOCK_BYTES - len(file) % _BLOCK_BYTES
+            if free < _HEADER.size:
+                file += bytes(free)
+                free = _BLOCK_BYTES
+            part, rest = rest[: free - _HEADER.size], rest[free - _HEADER.size :]
             kind = (_FIRST if rest else _FULL) if is_first else (_MIDDLE if rest else _LAST)
             file += _HEADER.pack(_masked_crc(bytes([kind]) + part), len(part), kind) + part
             is_first = False

@@ -38,7 +38,7 @@ def repair_queue(where: str | os.PathLike[str]) -> QueueRepair:
 
     The damaged files are moved into a folder `damaged-N` inside the queue's own. No id is used again. A queue that is
     whole is left as it is. Raises `NotFound` if there is no queue, and `StorageError` if it is open, or its disk has
-    not enough room; it is as it was then.
+    not enough free space; it is as it was then.
     """
     path = os.path.realpath(local_path(where))
     if not is_queue(path):
@@ -62,7 +62,7 @@ def repair_queue(where: str | os.PathLike[str]) -> QueueRepair:
 
 
 def _repair(path: str, damage: str) -> QueueRepair:
-    _check_room(path)
+    _check_free_space(path)
     work = os.path.join(path, _PARTIAL)
     shutil.rmtree(work, ignore_errors=True)
     os.mkdir(work)
@@ -157,7 +157,7 @@ def _readable_mark(path: str) -> MarkRecord | None:
     return None if mark is None or mark.is_new else mark
 
 
-def _check_room(path: str) -> None:
+def _check_free_space(path: str) -> None:
     size = sum(entry.stat().st_size for entry in os.scandir(path) if is_database_file(entry.name))
     needed = 2 * size + _SPARE_BYTES
     if disk(path)[0] < needed:

@@ -1,4 +1,4 @@
-"""Going over the events on disk without taking them."""
+"""An iterator over the events on disk, which takes none of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.queue.event import DurableEvent
 
 Event = TypeVar("Event")
 
-_AT_ONCE = 1 << 20  # bytes
+_MAX_BYTES_PER_READ = 1 << 20
 
 
 class Walk(Generic[Event]):
@@ -65,11 +65,11 @@ class Walk(Generic[Event]):
                     self._skip()
 
     def _read_on(self) -> None:
-        """See to it that the first of what was read is there still."""
+        """Make sure that the first event that was read is still there."""
         while True:
             if not self._read and self._position < self._end:
                 self._acks_then = self._acks()
-                self._read, self._position, _ = self._database.scan(self._position, self._end, _AT_ONCE)
+                self._read, self._position, _ = self._database.scan(self._position, self._end, _MAX_BYTES_PER_READ)
             if not self._read or self._acks() == self._acks_then or self._database.has(self._read[0][0]):
                 return
             self._read.popleft()

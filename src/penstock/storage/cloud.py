@@ -201,7 +201,7 @@ class CloudStore:
         except StorageError as error:
             if len(paths) == 1:
                 return [DeleteResult(paths[0], None if type(error) is NotFound else error)]
-            # One of them failed, and it is not said which. Some stores fail for what is gone already.
+            # One of them failed, and the error does not tell which. Some stores fail for objects that are gone.
             _log.debug("deleting %d objects one by one, after together failed: %s", len(paths), error)
             return [result for path in paths for result in self._delete([path])]
         return [DeleteResult(path) for path in paths]

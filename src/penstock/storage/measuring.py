@@ -74,7 +74,7 @@ def _counted(measures: _Measures, operation: str, found: Iterator[ObjectMeta]) -
                 outcome = type(error).__name__
                 raise
             finally:
-                spent += time.perf_counter() - started  # the store's time, not that of whoever reads
+                spent += time.perf_counter() - started  # the store's time, not its reader's
             if meta is None:
                 return
             yield meta

@@ -49,7 +49,7 @@ class Reserve(StrEnum):
     """What a conditional write has to do with the reserve that a local disk keeps for the time when it is full."""
 
     KEEP = "keep"
-    """The reserve is filled before the write, which is refused where there is no room for that."""
+    """The reserve is filled before the write, which is refused where there is no space for that."""
 
     USE = "use"
     """The write may use the reserve if the disk is full."""
@@ -62,9 +62,9 @@ class ObjectStore(Protocol):
     A path is relative, made of segments between slashes; one that would leave the store is `InvalidInput`. A version
     is opaque: compare it, hand it back, never read it. Every method raises `StorageError` when the store fails.
 
-    A conditional write that does not succeed raises `Conflict` or `AlreadyExists` (somebody's write was there first,
+    A conditional write that does not succeed raises `Conflict` or `AlreadyExists` (another write was first,
     possibly one's own earlier try) or `OutcomeUnknown` (it may have happened, and may still happen late). Then
-    re-read, and decide by evidence that nobody else could have written: never by a number or by equal content.
+    re-read, and decide by evidence that no other writer could have written: never by a number or by equal content.
 
     A store may take two more keywords. `get(path, max_bytes=n)` raises `CorruptData` for a larger object, and does not
     read it. `put_if_absent` and `put_if_match` with `reserve=Reserve.KEEP` or `Reserve.USE` are for a disk that can be

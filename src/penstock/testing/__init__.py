@@ -2,7 +2,7 @@
 
 What lives here: `FaultyStore`, and the faults it knows.
 
-May import: `storage`, `records`, `errors`, `metrics`. No room imports it.
+May import: `storage`, `records`, `errors`, `metrics`. No package imports it.
 """
 
 from penstock.testing.faults import DEFAULT_RATES, Fault

@@ -26,9 +26,9 @@ class Fault(StrEnum):
     EXISTS_WHILE_ABSENT = "exists_while_absent"
     """`put_if_absent` reports `AlreadyExists` although nothing is there."""
     THIRD_PARTY_BEFORE = "third_party_before"
-    """Somebody else's write comes right before a conditional write, which so loses."""
+    """Another write comes right before a conditional write, which loses by it."""
     THIRD_PARTY_AFTER = "third_party_after"
-    """Somebody else's write comes after a conditional write that failed, and before the caller's re-read."""
+    """Another write comes after a conditional write that failed, and before the caller's re-read."""
     LATE = "late"
     """A write fails as unknown, and takes effect some calls later, if its condition still holds then."""
     DELAY = "delay"
@@ -59,7 +59,7 @@ MEETS: Mapping[Fault, frozenset[str]] = MappingProxyType(
 """Which operations can meet which fault."""
 
 DEFAULT_RATES: Mapping[Fault, float] = MappingProxyType(dict.fromkeys(Fault, 0.05))
-"""How often each fault comes where it can come, unless told otherwise."""
+"""How often each fault comes where it can come, by default."""
 
 
 @dataclass(frozen=True, slots=True)

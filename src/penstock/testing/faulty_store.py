@@ -48,7 +48,7 @@ Write = Callable[[], str]
 def rewrite(store: ObjectStore, path: str) -> None:
     """The plainest third party: replaces an object by itself, and leaves an absent one absent.
 
-    By compare-and-set, as an honest third party does: nobody's write is lost to it. Where the version is made from the
+    By compare-and-set, as an honest third party does: no write is lost to it. Where the version is made from the
     content (S3) it changes nothing; give a third party of your own there.
     """
     found = store.get(path)
@@ -65,14 +65,14 @@ class _Late:
 
 
 class FaultyStore:
-    """A store that goes wrong on purpose, by chance from a seed, or when told to.
+    """A store that goes wrong on purpose, by chance from a seed, or on request.
 
     It keeps every promise of the store it wraps that a real store keeps, and breaks every one that a real store
     breaks: errors before and after a write took effect, one's own success reported as a conflict, `AlreadyExists`
     while absent, a third party in between, late application, delays, jumps of time. What each means is in `Fault`.
 
     `rates` says how often each fault comes (`{}`: never by chance; default: each at 0.05). `third_party(store, path)`
-    is somebody else's write, made on the store below; by default it replaces the object by itself. A delay calls
+    is another writer's write, made on the store below; by default it replaces the object by itself. A delay calls
     `sleep` with up to `max_delay` seconds; a jump sets the store's clock off by up to `max_jump` seconds, either way;
     a late write arrives after at most `max_late` calls. Calls after `inject` meet what was asked for.
 
@@ -279,14 +279,14 @@ class FaultyStore:
 
     def _fail(self, fault: Fault, operation: str, path: str, write: Write) -> NoReturn:
         if fault is Fault.EXISTS_WHILE_ABSENT:
-            raise AlreadyExists(f"injected: {path!r} is said to exist")
+            raise AlreadyExists(f"injected: {path!r} seems to exist")
         if fault is Fault.APPLIED_THEN_CONFLICT:
             lost = AlreadyExists if operation == "put_if_absent" else Conflict
             raise lost(f"injected: {operation} {path!r} took effect, was tried again, and lost to itself")
         if fault is Fault.LATE:
             with self._lock:
                 self._late.append(_Late(self._dice.random.randint(1, self._max_late), path, write))
-        # Before, after or late: they cannot be told apart by who gets them, in the text neither.
+        # Before, after or late: the caller cannot tell them apart, not by the text either.
         raise OutcomeUnknown(f"injected: the reply to {operation} {path!r} was lost")
 
     def _exists(self, path: str) -> bool:
@@ -297,7 +297,7 @@ class FaultyStore:
         return True
 
     def _apply(self, path: str, write: Write) -> str:
-        with self._lock:  # over both, so that whoever sees the new version finds its date
+        with self._lock:  # over both, so that a reader of the new version finds its date
             version = write()
             if self._jump:
                 self._jumps[path, version] = self._jump
@@ -307,7 +307,7 @@ class FaultyStore:
         drawn = self._draw(operation, path, fault)
         if drawn:
             self._came(drawn)
-            with suppress(StorageError):  # what goes wrong for somebody else is not the caller's business
+            with suppress(StorageError):  # what goes wrong for the third party does not concern the caller
                 self._third_party(self._store, path)
 
     def _begin(self, operation: str, path: str) -> None:
@@ -330,7 +330,7 @@ class FaultyStore:
             self._late = [late for late in self._late if late not in due]
         took_effect = 0
         for late in due:
-            with suppress(PenstockError):  # its condition does not hold any more, and nobody waits for the answer
+            with suppress(PenstockError):  # its condition does not hold any more, and no caller waits for the answer
                 self._apply(late.path, late.write)
                 took_effect += 1
         return took_effect

@@ -56,12 +56,12 @@ class Mount:
 
 
 def refuse_network(directory: str) -> None:
-    """Raise `InvalidInput` if the directory lies on a network file system, where that can be told."""
+    """Raise `InvalidInput` if the directory lies on a network file system, where the system shows it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
             mount = find_mount(directory, table.read())
     except OSError:
-        return  # no such table on this system: it cannot be told
+        return  # this system has no such table
     if mount and mount.type in _NETWORK:
         raise InvalidInput(
             f"{printable(directory)} is on a network file system ({mount.type}, mounted at {printable(mount.point)}), "
