@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from tests.support.command import run, run_for
+from tests.support.command import run_for
 from tests.support.pipeline_places import Places
 from tests.support.spark_session import skip_without_java
 
@@ -64,8 +62,7 @@ def with_length(batch):
 """
 
 
-# One real run, and several tests look at it. `penstock demo`, which has a test of its own, is a quicker one.
-slow = pytest.mark.slow
+pytestmark = pytest.mark.slow  # `penstock demo`, which has a test of its own, runs the command too
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(places, run_for(280, "run", str(places.root / "pipeline.toml")))
 
 
-@slow
 def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:
     assert done.result.returncode == 0, done.result.stderr
     lines = done.result.stdout.strip().splitlines()
@@ -93,34 +89,8 @@ def test_it_ends_well_with_one_line_that_says_what_was_done(done: Done) -> None:
     assert " bytes, 2 dead letters, 2 blocks, " in lines[0]
 
 
-@slow
-def test_rows_went_through_the_functions_beside_the_file_into_the_table(done: Done) -> None:
+def test_rows_and_dead_letters_went_through_the_functions_beside_the_file_and_are_acked(done: Done) -> None:
     assert done.places.rows() == [{"id": 1, "length": 5, "event": "click"}, {"id": 3, "length": 3, "event": "key"}]
-
-
-@slow
-def test_dead_letters_of_both_kinds_are_in_their_table(done: Done) -> None:
     letters = [(letter["payload"], letter["stage"]) for letter in done.places.letters()]
     assert letters == [(b"no JSON", "parse"), (b'{"id": 2, "event": ""}', "process")]
-
-
-@slow
-def test_everything_is_acked(done: Done) -> None:
     assert done.places.queued() == []
-
-
-def test_a_pipeline_that_cannot_work_is_one_line_and_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(root=tmp_path))
-    failed = run("run", str(tmp_path / "pipeline.toml"))
-    assert failed.returncode == 1
-    assert len(failed.stderr.strip().splitlines()) == 1
-    assert "my_steps" in failed.stderr
-
-
-def test_without_java_it_says_how_to_get_it(tmp_path: Path) -> None:
-    (tmp_path / "my_steps.py").write_text(STEPS)
-    (tmp_path / "pipeline.toml").write_text(PIPELINE.format(root=tmp_path))
-    failed = run("run", str(tmp_path / "pipeline.toml"), JAVA_HOME=str(tmp_path), PATH=os.defpath)
-    assert failed.returncode == 1
-    assert failed.stderr.startswith(f"penstock: Java was not found in JAVA_HOME ({tmp_path})")
-    assert "To get it: " in failed.stderr

@@ -241,33 +241,27 @@ def stop_at_once_and_run_again(driver: Driver) -> dict[str, Stopped]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["in a block", "idle", "between triggers", "by Ctrl-C", "the next run"])
-def test_what_was_read_is_in_the_tables_once_and_acked(story: Story, when: str) -> None:
+@pytest.mark.parametrize(
+    ("when", "rows", "done"),
+    [
+        ("in a block", [0, 1, 2], "done 3 2"),
+        ("idle", [0, 1], "done 2 1"),
+        ("between triggers", [0, 1], "done 2 1"),
+        ("by Ctrl-C", [0, 1], "done 2 1"),
+        ("the next run", [0, 1], "done 2 1"),
+    ],
+)
+def test_what_was_read_is_in_the_tables_once_and_acked(story: Story, when: str, rows: list[int], done: str) -> None:
     stop = story.stops[when]
-    assert (stop.rows, stop.letters, stop.queued) == ([0, 1, 2] if when == "in a block" else [0, 1], 1, [])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["in a block", "by Ctrl-C"])
-def test_the_block_in_hand_is_finished_and_counted(story: Story, when: str) -> None:
-    assert story.stops[when].done == ("done 3 2" if when == "in a block" else "done 2 1")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["idle", "between triggers"])
-def test_a_pipeline_that_waits_stops_soon(story: Story, when: str) -> None:
-    assert story.stops[when].seconds < PATIENCE  # and not in ten minutes
+    assert (stop.rows, stop.letters, stop.queued, stop.done) == (rows, 1, [], done)
+    assert stop.seconds < PATIENCE  # and not in the ten minutes of a trigger
+    assert story.code == 0
 
 
 @pytest.mark.slow
 def test_a_second_signal_stops_at_once_with_nothing_acked(story: Story) -> None:
     stop = story.stops["at once"]
     assert (stop.done, stop.rows, stop.queued) == ("done 0 0", [], [0])
-
-
-@pytest.mark.slow
-def test_a_driver_whose_pipelines_were_stopped_ends_with_exit_code_0(story: Story) -> None:
-    assert story.code == 0
 
 
 # The signals

@@ -1,7 +1,7 @@
 """The files by which a pipeline's run and its planner, which is another process, talk to each other.
 
-They are in a directory that the run makes and names in the read option `controlDirectory`. Each file is seen whole or
-not at all.
+They are in a directory that the run creates and names in the read option `controlDirectory`. Each is seen whole or not
+at all.
 """
 
 from __future__ import annotations
@@ -9,9 +9,21 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 
-_STOP, _STOPPED, _DONE, _BLOCK = "stop", "stopped", "done", "block.json"
+_BLOCK = "block.json"
+
+
+class Sign(StrEnum):
+    """A file that is there or not."""
+
+    STOP = "stop"
+    """From the run: ack what is committed, and admit nothing more."""
+    STOPPED = "stopped"
+    """From the planner: that is done."""
+    DONE = "done"
+    """From the planner: an `availableNow` query has come to its end, and everything is acked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,46 +42,20 @@ class ControlFiles:
 
     directory: Path
 
-    # Written by the run, read by the planner.
+    def give(self, sign: Sign) -> None:
+        """Give a sign to the other process."""
+        (self.directory / sign).touch()
 
-    def ask_to_stop(self) -> None:
-        """Ask the planner to ack what is committed, and to admit nothing more."""
-        (self.directory / _STOP).touch()
-
-    @property
-    def is_stop_asked(self) -> bool:
-        """Whether the run has asked for a stop."""
-        return (self.directory / _STOP).exists()
-
-    # Written by the planner, read by the run.
-
-    def note_stopped(self) -> None:
-        """Note that everything committed is acked, and that nothing more comes because of a stop."""
-        self._write(_STOPPED, "")
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the planner has stopped."""
-        return (self.directory / _STOPPED).exists()
-
-    def note_done(self) -> None:
-        """Note that an `availableNow` query has come to its end, and everything is acked."""
-        self._write(_DONE, "")
-
-    @property
-    def is_done(self) -> bool:
-        """Whether an `availableNow` query has come to its end."""
-        return (self.directory / _DONE).exists()
+    def has(self, sign: Sign) -> bool:
+        """Whether a sign was given."""
+        return (self.directory / sign).exists()
 
     def note_block(self, block: PlannedBlock) -> None:
-        """Note the block that Spark gets next."""
-        self._write(_BLOCK, json.dumps(asdict(block)))
+        """Note, in the planner, the block that Spark gets next."""
+        part = self.directory / f".{_BLOCK}.part"
+        part.write_text(json.dumps(asdict(block)))
+        os.replace(part, self.directory / _BLOCK)
 
     def read_block(self) -> PlannedBlock:
         """The block that Spark has got."""
         return PlannedBlock(**json.loads((self.directory / _BLOCK).read_text()))
-
-    def _write(self, name: str, text: str) -> None:
-        part = self.directory / f".{name}.part"
-        part.write_text(text)
-        os.replace(part, self.directory / name)

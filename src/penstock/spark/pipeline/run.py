@@ -25,7 +25,7 @@ from penstock.core import Backoff, call_with_retries, get_logger
 from penstock.engine import Ticker
 from penstock.errors import EngineError, InvalidInput
 from penstock.spark.pipeline.block_writer import BlockWriter
-from penstock.spark.pipeline.control_files import ControlFiles
+from penstock.spark.pipeline.control_files import ControlFiles, Sign
 from penstock.spark.pipeline.dead_letters import LETTER
 from penstock.spark.pipeline.plan import Plan
 from penstock.spark.pipeline.progress import Progress
@@ -143,12 +143,12 @@ class PipelineRun:
             self._wait(query, stopping, waits_between_blocks=waits_between_blocks)
         finally:
             self._stop(query)
-        if "availableNow" in self._trigger and not stopping.is_asked and not self._control.is_done:
+        if "availableNow" in self._trigger and not stopping.is_asked and not self._control.has(Sign.DONE):
             raise EngineError(
                 "the query was stopped by another caller before it was through: the rest is not acked, and the next "
                 "run goes on with it"
             )
-        is_acked = not waits_between_blocks or self._control.is_stopped
+        is_acked = not waits_between_blocks or self._control.has(Sign.STOPPED)
         if is_acked or stopping.is_urgent or not stopping.is_asked:
             return
         # The query was between two blocks, and the last one is not acked. A stop is asked: this query acks and ends.
@@ -191,8 +191,8 @@ class PipelineRun:
             stopping.log_news()
             if not stopping.is_asked:
                 continue
-            self._control.ask_to_stop()
-            if stopping.is_urgent or self._control.is_stopped:
+            self._control.give(Sign.STOP)
+            if stopping.is_urgent or self._control.has(Sign.STOPPED):
                 return
             if waits_between_blocks and not query.status["isTriggerActive"]:
                 return

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from penstock.engine import ByteBudgetConfig
-from penstock.spark.pipeline.control_files import ControlFiles, PlannedBlock
+from penstock.spark.pipeline.control_files import ControlFiles, PlannedBlock, Sign
 from penstock.spark.source.admission import Admission
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.partitions import BatchRun, plan_partitions
@@ -73,7 +73,7 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._target is not None:
                 planner.collect_if_due()  # here: Spark calls nothing when a query ends, it kills the process
                 if self._control is not None:
-                    self._control.note_done()
+                    self._control.give(Sign.DONE)
             if self._admission is not None and has_looked:
                 self._admission.note_idle()
             return start
@@ -123,11 +123,11 @@ class BufferStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def _is_stop_asked(self) -> bool:
-        return self._control is not None and self._control.is_stop_asked
+        return self._control is not None and self._control.has(Sign.STOP)
 
     def _has_stopped(self) -> bool:
         """Whether a stop is asked, after which nothing more is admitted. What is committed is acked already."""
-        if self._control is None or not self._control.is_stop_asked:
+        if self._control is None or not self._control.has(Sign.STOP):
             return False
-        self._control.note_stopped()
+        self._control.give(Sign.STOPPED)
         return True
