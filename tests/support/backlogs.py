@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock import BatchDescriptor, ProducerConfig, Record, open_store
+from penstock import BatchDescriptor, ProducerConfig, Record, open_store, peek
 from penstock.buffer import Manifest
 from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import PenstockError
@@ -80,6 +81,23 @@ class Backlog:
         assert isinstance(reader, BufferStreamReader)
         _backlogs[reader] = self
         return reader
+
+    def records(self) -> list[Record]:
+        """All that is queued."""
+        return peek(self.store, 10_000)
+
+    def values(self) -> list[bytes]:
+        """The payloads of all that is queued."""
+        return [record.value for record in self.records()]
+
+    def save(self, frame: Any, **options: object) -> None:
+        """Append a DataFrame."""
+        frame.write.format("penstock").mode("append").options(**self.options, **options).save(self.url)
+
+    def start(self, frame: Any, checkpoint: Path, **options: object) -> Any:
+        """Start a query that appends a stream."""
+        writing = frame.writeStream.format("penstock").options(**self.options, **options)
+        return writing.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).start(self.url)
 
     def frame(self, session: Any, schema: str | None = None, **options: object) -> Any:
         """The backlog as a DataFrame."""

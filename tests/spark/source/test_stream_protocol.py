@@ -307,20 +307,23 @@ class SparkModel:
 
 
 @pytest.mark.parametrize(
-    "ask",
+    ("start", "problem"),
     [
-        pytest.param(lambda reader: reader.latestOffset(at(reader, 1), ALL), id="a start"),
-        pytest.param(lambda reader: parts(reader, 1, 4), id="a planned block"),
+        (1, r"goes on at sequence 1, and .*/ingest/manifest is acked up to 2 .*older"),
+        (8, r"knows of sequence 7, and the next sequence of .*/ingest/manifest is 5"),
     ],
+    ids=["older than the acks", "beyond the buffer"],
 )
-def test_a_checkpoint_that_is_older_than_the_acks_fails_with_both_sequences(
-    backlog: Backlog, ask: Callable[[BufferStreamReader], object]
+@pytest.mark.parametrize("is_planned", [False, True], ids=["a start", "a planned block"])
+def test_a_checkpoint_that_is_not_of_this_queue_fails_with_both_sequences_and_acks_nothing(
+    backlog: Backlog, start: int, problem: str, is_planned: bool
 ) -> None:
     backlog.put_numbers(0, 5)
     plan(backlog.stream_reader(), 3)
+    reader = backlog.stream_reader()
 
-    with pytest.raises(InvalidInput, match=r"goes on at sequence 1, and .*/ingest/manifest is acked up to 2 .*older"):
-        ask(backlog.stream_reader())
+    with pytest.raises(InvalidInput, match=problem):
+        parts(reader, min(start, 3), 8) if is_planned else plan(reader, start)
 
     assert backlog.sequences() == [3, 4]
 
@@ -369,33 +372,6 @@ def test_a_checkpoint_of_a_buffer_that_was_deleted_and_created_again_acks_nothin
         backlog.stream_reader().latestOffset(end, ALL)
 
     assert len(backlog.sequences()) == 7
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        pytest.param(lambda reader: reader.latestOffset(at(reader, 8), ALL), id="a start"),
-        pytest.param(lambda reader: parts(reader, 2, 8), id="a planned block"),
-    ],
-)
-def test_a_checkpoint_that_knows_more_than_the_buffer_fails_with_both_sequences(
-    backlog: Backlog, ask: Callable[[BufferStreamReader], object]
-) -> None:
-    backlog.put_numbers(0, 5)
-
-    with pytest.raises(InvalidInput, match=r"knows of sequence 7, and the next sequence of .*/ingest/manifest is 5"):
-        ask(backlog.stream_reader())
-
-    assert 4 in backlog.sequences()
-
-
-def test_a_checkpoint_of_another_buffer_acks_nothing(backlog: Backlog) -> None:
-    backlog.put_numbers(0, 5)
-
-    with pytest.raises(InvalidInput):
-        plan(backlog.stream_reader(), 8)
-
-    assert backlog.sequences() == [0, 1, 2, 3, 4]
 
 
 def test_a_planned_block_of_another_buffer_acks_nothing(backlog: Backlog) -> None:

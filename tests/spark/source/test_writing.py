@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from penstock.buffer import ConsumerConfig, Manifest, decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of, records_to_arrow
 from penstock.spark.source.writing import BufferStreamWriter, BufferWriter, TaskWritten
-from penstock.storage import ObjectStore
+from tests.support.backlogs import Backlog
 from tests.support.servers import BUCKET, S3Server
 
 pytestmark = pytest.mark.usefixtures("session")  # Spark's reader of column definitions needs one too
@@ -33,43 +32,15 @@ SECRETS = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
-    """A buffer that is not there yet, and how to reach it."""
-
-    url: str
-    options: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def store(self) -> ObjectStore:
-        return open_store(self.url, **self.options)
-
-    def records(self) -> list[Record]:
-        return peek(self.store, 10_000)
-
-    def values(self) -> list[bytes]:
-        return [record.value for record in self.records()]
-
-    def save(self, frame: Any, **options: object) -> None:
-        frame.write.format("penstock").mode("append").options(**self.options, **options).save(self.url)
-
-    def start(self, frame: Any, checkpoint: Path, **options: object) -> Any:
-        writing = frame.writeStream.format("penstock").options(**self.options, **options)
-        return writing.option("checkpointLocation", checkpoint.as_uri()).trigger(availableNow=True).start(self.url)
-
-
 @pytest.fixture
-def disk(tmp_path: Path) -> Place:
-    return Place((tmp_path / "buffer").as_uri())
+def disk(tmp_path: Path) -> Backlog:
+    return Backlog((tmp_path / "buffer").as_uri())
 
 
 @pytest.fixture(params=["disk", "s3"])
-def place(request: pytest.FixtureRequest, fresh_name: str) -> Place:
-    if request.param == "disk":
-        disk: Place = request.getfixturevalue("disk")
-        return disk
-    s3: S3Server = request.getfixturevalue("s3_server")
-    return Place(f"s3://{BUCKET}/{fresh_name}", {name: str(value).lower() for name, value in s3.options.items()})
+def place(request: pytest.FixtureRequest) -> Backlog:
+    found: Backlog = request.getfixturevalue("disk" if request.param == "disk" else "on_s3")
+    return found
 
 
 def columns(ddl: str) -> StructType:
@@ -78,14 +49,14 @@ def columns(ddl: str) -> StructType:
     return schema
 
 
-def objects_in(place: Place) -> set[str]:
+def objects_in(place: Backlog) -> set[str]:
     return {meta.path for meta in place.store.list_objects() if meta.path.endswith(".batch")}
 
 
 # Records.
 
 
-def test_records_are_read_back_with_all_they_have(session: Any, place: Place) -> None:
+def test_records_are_read_back_with_all_they_have(session: Any, place: Backlog) -> None:
     at = datetime(2026, 1, 31, 12, 0, 0, 123_999, UTC)
     headers = [("a", b"1"), ("a", b"2")]
     frame = session.createDataFrame(
@@ -114,7 +85,7 @@ ENDINGS = {"opendata": b"\x01\x00", "arrow": b"PSTB"}
     [(2, None, "arrow"), (1, None, "opendata"), (2, "opendata", "opendata"), (1, "arrow", "arrow")],
 )
 def test_batches_have_the_format_of_the_manifest_or_the_one_that_was_asked_for(
-    session: Any, disk: Place, version: int, asked: str | None, written: str
+    session: Any, disk: Backlog, version: int, asked: str | None, written: str
 ) -> None:
     config = ConsumerConfig(gc=False, manifest_format="opendata" if version == 1 else "native")
     Consumer(disk.store, config).close()
@@ -127,12 +98,12 @@ def test_batches_have_the_format_of_the_manifest_or_the_one_that_was_asked_for(
         assert disk.store.get(path).data.endswith(ENDINGS[written])
 
 
-def test_a_batch_format_that_is_none_is_refused_by_its_name(disk: Place) -> None:
+def test_a_batch_format_that_is_none_is_refused_by_its_name(disk: Backlog) -> None:
     with pytest.raises(InvalidInput, match="batchFormat must be one of arrow, opendata, not 'parquet'"):
         BufferWriter({"path": disk.url, "batchFormat": "parquet"}, columns("value string"), overwrite=False)
 
 
-def test_keys_on_a_manifest_of_version_1_are_refused_by_naming_them(disk: Place) -> None:
+def test_keys_on_a_manifest_of_version_1_are_refused_by_naming_them(disk: Backlog) -> None:
     Consumer(disk.store, ConsumerConfig(gc=False, manifest_format="opendata")).close()
     writer = BufferWriter({"path": disk.url}, columns("value string, key string"), overwrite=False)
     with pytest.raises(InvalidInput, match=r"partition 0: .*keeps values only, and a record has key"):
@@ -140,7 +111,7 @@ def test_keys_on_a_manifest_of_version_1_are_refused_by_naming_them(disk: Place)
     assert objects_in(disk) == set()
 
 
-def test_rows_keep_their_order_within_a_task_and_tasks_theirs(session: Any, disk: Place) -> None:
+def test_rows_keep_their_order_within_a_task_and_tasks_theirs(session: Any, disk: Backlog) -> None:
     frame = session.range(0, 1000, 1, numPartitions=3).selectExpr("cast(id as string) as value")
 
     disk.save(frame, targetBatchBytes="200")
@@ -153,7 +124,7 @@ def test_rows_keep_their_order_within_a_task_and_tasks_theirs(session: Any, disk
     assert max(sizes) <= 200
 
 
-def test_the_options_say_where_and_how_objects_are_written(session: Any, disk: Place) -> None:
+def test_the_options_say_where_and_how_objects_are_written(session: Any, disk: Backlog) -> None:
     frame = session.createDataFrame([("a" * 1000, "k")], "value string, key string")
 
     disk.save(frame, manifestPath="queues/one", dataPathPrefix="data/one", compression="zstd", targetBatchBytes="64k")
@@ -167,7 +138,7 @@ def test_the_options_say_where_and_how_objects_are_written(session: Any, disk: P
     assert disk.store.head(batch.location).size < 900
 
 
-def test_a_null_value_fails_the_write_and_nothing_is_enqueued(session: Any, disk: Place) -> None:
+def test_a_null_value_fails_the_write_and_nothing_is_enqueued(session: Any, disk: Backlog) -> None:
     frame = session.range(0, 40, 1, numPartitions=2).selectExpr("nullif(cast(id as string), '33') as value")
 
     with pytest.raises(Exception, match=r"InvalidInput: partition 1: the value of row 13 is null"):
@@ -177,23 +148,23 @@ def test_a_null_value_fails_the_write_and_nothing_is_enqueued(session: Any, disk
     assert objects_in(disk)  # written before it failed, and in no manifest
 
 
-def test_a_frame_without_rows_writes_nothing(session: Any, disk: Place) -> None:
+def test_a_frame_without_rows_writes_nothing(session: Any, disk: Backlog) -> None:
     disk.save(session.createDataFrame([], "value string"))
 
     assert not Path(disk.url.removeprefix("file://")).exists()
 
 
-def test_overwriting_is_refused(session: Any, disk: Place) -> None:
+def test_overwriting_is_refused(session: Any, disk: Backlog) -> None:
     with pytest.raises(Exception, match="InvalidInput: a buffer is append only"):
         session.range(1).write.format("penstock").mode("overwrite").save(disk.url)
 
 
 def test_a_buffer_in_memory_is_no_place_for_tasks(session: Any, fresh_name: str) -> None:
     with pytest.raises(Exception, match=f"memory://{fresh_name} lives in the process that made it"):
-        Place(f"memory://{fresh_name}").save(session.range(1))
+        Backlog(f"memory://{fresh_name}").save(session.range(1))
 
 
-def test_a_named_write_that_is_run_twice_is_there_once(session: Any, disk: Place) -> None:
+def test_a_named_write_that_is_run_twice_is_there_once(session: Any, disk: Backlog) -> None:
     frame = session.createDataFrame([("a",)], "value string")
 
     disk.save(frame, writer="nightly", transaction=7)
@@ -208,7 +179,7 @@ def test_a_named_write_that_is_run_twice_is_there_once(session: Any, disk: Place
 # JSON.
 
 
-def test_any_other_columns_are_written_as_json(session: Any, disk: Place) -> None:
+def test_any_other_columns_are_written_as_json(session: Any, disk: Backlog) -> None:
     frame = session.sql("""
         select 9007199254740993 as big, tinyint(-1) as tiny, true as yes, float(0.1) as single, double(1e300) as twice,
             cast('12345678901234567890.123456789' as decimal(38, 9)) as exact, 'gr\u00fc\u00df "\\\\' as text,
@@ -252,7 +223,7 @@ def test_any_other_columns_are_written_as_json(session: Any, disk: Place) -> Non
     ]
 
 
-def test_json_of_many_rows_keeps_every_row_in_order(session: Any, disk: Place) -> None:
+def test_json_of_many_rows_keeps_every_row_in_order(session: Any, disk: Backlog) -> None:
     disk.save(session.range(0, 25_000, 1, numPartitions=1).selectExpr("id", "nullif(id % 2, 0) as odd"))
 
     with Consumer(disk.store) as consumer:
@@ -527,7 +498,7 @@ def lines(session: Any, folder: Path, name: str, *texts: str) -> Any:
 
 
 def test_a_stream_is_appended_block_by_block_and_a_replayed_block_is_there_once(
-    session: Any, place: Place, tmp_path: Path
+    session: Any, place: Backlog, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     query = place.start(lines(session, source, "1", "a", "b"), checkpoint)
@@ -547,7 +518,7 @@ def test_a_stream_is_appended_block_by_block_and_a_replayed_block_is_there_once(
 
 
 def test_a_checkpoint_that_was_deleted_sends_new_blocks_and_none_is_swallowed(
-    session: Any, disk: Place, tmp_path: Path
+    session: Any, disk: Backlog, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     for name, texts in (("1", ("a", "b")), ("2", ("c",))):
@@ -578,15 +549,15 @@ def test_a_failing_stream_says_why_and_tells_no_secret(
     reach = {"endpoint": s3_server.endpoint, "allow_http": "true", "region": "us-east-1", "max_retries": "0", **SECRETS}
     frame = lines(session, tmp_path / "source", "1", "a")
     if kind == "a bucket that is not there":
-        place, reason = Place(f"s3://no-{fresh_name}/x", reach), "NoSuchBucket"
+        place, reason = Backlog(f"s3://no-{fresh_name}/x", reach), "NoSuchBucket"
     elif kind == "a wrong row":
-        place, reason = Place(f"s3://{BUCKET}/{fresh_name}", reach), "the value of row 0 is null"
+        place, reason = Backlog(f"s3://{BUCKET}/{fresh_name}", reach), "the value of row 0 is null"
         frame = frame.selectExpr("nullif(value, 'a') as value")
     elif kind == "a wrong option":
-        place, reason = Place(f"s3://{BUCKET}/{fresh_name}", reach | AZURE), "InvalidInput"
+        place, reason = Backlog(f"s3://{BUCKET}/{fresh_name}", reach | AZURE), "InvalidInput"
     else:
         reach = {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "max_retries": "0", **AZURE}
-        place, reason = Place(f"az://{BUCKET}/{fresh_name}", reach), "penstock.errors.StorageError"
+        place, reason = Backlog(f"az://{BUCKET}/{fresh_name}", reach), "penstock.errors.StorageError"
 
     with pytest.raises(Exception) as failed:  # noqa: PT011  Spark's own, and its text is looked at below
         place.start(frame, tmp_path / "checkpoint").awaitTermination()
@@ -601,6 +572,6 @@ def test_a_failing_write_tells_no_secret(session: Any, s3_server: S3Server, fres
     reach = {"endpoint": s3_server.endpoint, "allow_http": "true", "region": "us-east-1", "max_retries": "0", **SECRETS}
 
     with pytest.raises(Exception, match="NoSuchBucket") as failed:
-        Place(f"s3://no-{fresh_name}/x", reach).save(session.range(1))
+        Backlog(f"s3://no-{fresh_name}/x", reach).save(session.range(1))
 
     assert [secret for secret in SECRETS.values() if secret in all_text(failed.value)] == []
