@@ -1,4 +1,4 @@
-"""The consumer's collector: a daemon thread of its own, which nothing ends but `close`."""
+"""The collector of a consumer: a daemon thread, which only `close` ends."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_close_waits_for_a_cycle_that_is_under_way(memory: ObjectStore, new_thre
         under_way.set()
         while True:
             try:
-                consumer.next_descriptors(0)  # which asks nothing of the store, and says when `close` has begun
+                consumer.next_descriptors(0)  # does not call the store, and raises once `close` has begun
             except Closed:
                 return
 

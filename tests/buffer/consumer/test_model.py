@@ -27,7 +27,7 @@ from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.reference_consumer import ACKS_PER_WRITE, Model
 from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, cursors, never_below_the_floor, sequences
 
-# Errors enough that most runs meet some, and few enough that most calls succeed.
+# So many errors that most runs have some, and so few that most calls succeed.
 RATES = {
     Fault.READ_ERROR: 0.05,
     Fault.ERROR_BEFORE: 0.1,

@@ -36,7 +36,7 @@ def stream(*batches: pa.RecordBatch, compression: Packed = None, schema: pa.Sche
 
 
 def messages(whole: bytes) -> list[bytes]:
-    """The messages of a stream, each as it stands there, without the end."""
+    """The messages of a stream, without its end."""
     reader = pa.ipc.MessageReader.open_stream(whole)
     return [message.serialize().to_pybytes() for message in reader]
 

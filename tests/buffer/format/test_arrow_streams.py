@@ -1,4 +1,4 @@
-"""The block of batch version 2, an Arrow stream, read as if an enemy had written it."""
+"""The block of batch version 2, an Arrow stream, read as untrusted input."""
 
 from __future__ import annotations
 

@@ -61,31 +61,31 @@ KINDS: dict[str, tuple[bytes, Callable[[bytes], object]]] = {
 
 
 def flipped(data: bytes) -> Iterator[bytes]:
-    """The same bytes with one bit turned, for each bit."""
+    """The same bytes with one bit flipped, for each bit."""
     for place in range(len(data)):
         for bit in range(8):
             yield data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_bit_that_turns_is_corrupt_data(kind: str) -> None:
+def test_every_flipped_bit_is_corrupt_data(kind: str) -> None:
     data, decode = KINDS[kind]
     decode(data)
-    for spoilt in flipped(data):
+    for changed in flipped(data):
         with pytest.raises(CorruptData):
-            decode(spoilt)
+            decode(changed)
 
 
-# A batch that is cut may end as OpenData's do, which have no checksum: to count it alone is not to read it.
+# A batch that is cut may end as one of OpenData, which has no checksum: reading only its count does not notice.
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "batch, counted"])
 def test_every_object_that_is_cut_or_longer_is_corrupt_data(kind: str) -> None:
     data, decode = KINDS[kind]
-    for spoilt in (*(data[:size] for size in range(len(data))), *(data[size:] for size in range(1, len(data)))):
+    for changed in (*(data[:size] for size in range(len(data))), *(data[size:] for size in range(1, len(data)))):
         with pytest.raises(CorruptData):
-            decode(spoilt)
-    for spoilt in (data + b"\x00", b"\x00" + data, data + data):
+            decode(changed)
+    for changed in (data + b"\x00", b"\x00" + data, data + data):
         with pytest.raises(CorruptData):
-            decode(spoilt)
+            decode(changed)
 
 
 def test_a_segment_under_the_name_of_another_is_corrupt_data() -> None:
@@ -94,17 +94,17 @@ def test_a_segment_under_the_name_of_another_is_corrupt_data() -> None:
         decode_segment(data, OTHER_NAME)
 
 
-def test_every_bit_of_the_id_of_version_1_that_turns_is_corrupt_data(fresh_name: str) -> None:
+def test_every_flipped_bit_of_the_id_of_version_1_is_corrupt_data(fresh_name: str) -> None:
     store = MemoryStore(fresh_name)
     write_id(store, "ingest/manifest")
     data = store.get(id_path("ingest/manifest")).data
-    for spoilt in flipped(data):
-        store.put(id_path("ingest/manifest"), spoilt)
+    for changed in flipped(data):
+        store.put(id_path("ingest/manifest"), changed)
         with pytest.raises(CorruptData, match=r"ingest/manifest\.id"):
             read_id(store, "ingest/manifest")
 
 
-def test_every_bit_of_a_metadata_log_that_turns_is_corrupt_data_or_harmless(fresh_name: str) -> None:
+def test_every_flipped_bit_of_a_metadata_log_is_corrupt_data_or_harmless(fresh_name: str) -> None:
     store = MemoryStore(fresh_name)
     with ObjectMetadataLog(store, 1) as log:
         for number in range(3):
@@ -112,16 +112,16 @@ def test_every_bit_of_a_metadata_log_that_turns_is_corrupt_data_or_harmless(fres
     objects = {meta.path: store.get(meta.path).data for meta in store.list_objects()}
     assert {"log.json", f"0/{0:020d}", f"0/{2:020d}"} <= objects.keys()
     for path, data in objects.items():
-        for spoilt in flipped(data):
-            store.put(path, spoilt)
+        for changed in flipped(data):
+            store.put(path, changed)
             found = payloads(store)
-            assert found is None or found == [b"payload 0", b"payload 1", b"payload 2"], f"{path}: {spoilt!r}"
+            assert found is None or found == [b"payload 0", b"payload 1", b"payload 2"], f"{path}: {changed!r}"
             assert found is not None or not path.endswith("hint"), "a hint may be wrong, and nothing depends on it"
         store.put(path, data)
 
 
 def payloads(store: MemoryStore) -> list[bytes] | None:
-    """What a log delivers; None where it says that it is corrupt."""
+    """The payloads of a log; None where it raises `CorruptData`."""
     try:
         with ObjectMetadataLog(store) as log:
             (end,) = log.high_water_marks()

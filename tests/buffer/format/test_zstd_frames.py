@@ -1,4 +1,4 @@
-"""A batch's zstd frame, read as if an enemy had written it. The frames are by hand, from RFC 8878."""
+"""A batch's zstd frame, read as untrusted input. The frames are written by hand, from RFC 8878."""
 
 from __future__ import annotations
 

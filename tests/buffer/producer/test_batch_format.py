@@ -142,7 +142,7 @@ def test_a_producer_that_runs_through_an_upgrade_writes_arrow_once_it_has_seen_i
         producer.produce(b"0").result(PATIENCE)
     upgrade(memory)
     with producer:
-        producer.produce(b"1").result(PATIENCE)  # it meets version 2 when it enqueues this
+        producer.produce(b"1").result(PATIENCE)  # it reads version 2 when it enqueues this
         producer.produce(KEYED).result(PATIENCE)
     assert formats(memory) == ["opendata", "opendata", "arrow"]
 

@@ -18,30 +18,30 @@ UNKNOWN = (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE, Fault.APPLIED_THEN
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [*UNKNOWN, Fault.EXISTS_WHILE_ABSENT])
 def test_the_first_write_of_a_manifest_survives(
-    store: ObjectStore, open_producer: OpenProducer, fault: Fault, times: int
+    memory: ObjectStore, open_producer: OpenProducer, fault: Fault, times: int
 ) -> None:
-    faulty = FaultyStore(store, rates={})
+    faulty = FaultyStore(memory, rates={})
     producer = open_producer(faulty, flush_size_bytes=1)
     faulty.inject(fault, operation="put_if_absent", path=MANIFEST, times=times)
     handles = [producer.produce(b"%d" % number) for number in range(3)]
     assert [handle.result(PATIENCE).sequence for handle in handles] == [0, 1, 2]
     with faulty.quiet():
-        assert entries(store) == [b"0", b"1", b"2"]
+        assert entries(memory) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [*UNKNOWN, Fault.THIRD_PARTY_BEFORE, Fault.THIRD_PARTY_AFTER])
 def test_a_later_write_of_a_manifest_survives(
-    store: ObjectStore, open_producer: OpenProducer, fault: Fault, times: int
+    memory: ObjectStore, open_producer: OpenProducer, fault: Fault, times: int
 ) -> None:
-    faulty = FaultyStore(store, rates={})
+    faulty = FaultyStore(memory, rates={})
     producer = open_producer(faulty, flush_size_bytes=1)
     producer.produce(b"0").result(PATIENCE)
     faulty.inject(fault, operation="put_if_match", path=MANIFEST, times=times)
     handles = [producer.produce(b"%d" % number) for number in range(1, 4)]
     assert [handle.result(PATIENCE).sequence for handle in handles] == [1, 2, 3]
     with faulty.quiet():
-        assert entries(store) == [b"0", b"1", b"2", b"3"]
+        assert entries(memory) == [b"0", b"1", b"2", b"3"]
 
 
 def compete(store: ObjectStore, payload: bytes) -> None:

@@ -34,7 +34,7 @@ def claim_as_it_is(store: ObjectStore) -> None:
 
 
 def refuse() -> None:
-    raise StorageError("no answer")
+    raise StorageError("no reply")
 
 
 def test_the_first_batch_claims_the_prefix_for_its_manifest(store: ObjectStore, open_producer: OpenProducer) -> None:
@@ -54,8 +54,8 @@ def test_the_prefix_is_claimed_before_anything_is_written_there(
     producer.produce(b"x")
     producer.flush()
     writes = [step for step in store.steps if step.startswith(("write", "create"))]
-    birth = ["create manifest"] if manifest == "native" else ["write id", "create manifest"]
-    assert writes == [*birth, "write owner", "write data", "write manifest"]
+    creation = ["create manifest"] if manifest == "native" else ["write id", "create manifest"]
+    assert writes == [*creation, "write owner", "write data", "write manifest"]
 
 
 def test_the_prefix_is_claimed_once(store: ObjectStore, open_producer: OpenProducer) -> None:
@@ -67,15 +67,13 @@ def test_the_prefix_is_claimed_once(store: ObjectStore, open_producer: OpenProdu
         assert hooked.count("write owner") == 1 - number
 
 
-def test_a_prefix_that_is_owned_is_not_asked_about_with_each_batch(
-    memory: ObjectStore, open_producer: OpenProducer
-) -> None:
+def test_the_owner_is_not_read_with_each_batch(memory: ObjectStore, open_producer: OpenProducer) -> None:
     store = HookedStore(memory)
     producer = open_producer(store, flush_size_bytes=1)
     producer.produce(b"0").result(PATIENCE)
-    asked = store.count("read owner")
+    reads = store.count("read owner")
     producer.produce(b"1").result(PATIENCE)
-    assert store.count("read owner") == asked
+    assert store.count("read owner") == reads
 
 
 def test_the_claim_of_another_is_never_overwritten(store: ObjectStore, open_producer: OpenProducer) -> None:
@@ -95,7 +93,7 @@ def test_a_prefix_that_was_claimed_meanwhile_for_the_same_manifest_is_used(
     assert open_producer(hooked, flush_size_bytes=1).produce(b"x").result(PATIENCE).sequence == 0
 
 
-def test_a_producer_of_another_manifest_is_refused_when_it_is_made(
+def test_a_producer_of_another_manifest_is_refused_when_it_is_opened(
     store: ObjectStore, open_producer: OpenProducer
 ) -> None:
     open_producer(store, flush_size_bytes=1).produce(b"x").result(PATIENCE)
@@ -174,15 +172,15 @@ def test_of_two_manifests_the_first_to_write_owns_the_prefix(store: ObjectStore,
         Fault.EXISTS_WHILE_ABSENT,
     ],
 )
-def test_a_claim_whose_outcome_is_not_known_is_looked_at_again(
-    store: ObjectStore, open_producer: OpenProducer, fault: Fault, times: int
+def test_a_claim_whose_outcome_is_not_known_is_read_again(
+    memory: ObjectStore, open_producer: OpenProducer, fault: Fault, times: int
 ) -> None:
-    faulty = FaultyStore(store, rates={})
+    faulty = FaultyStore(memory, rates={})
     faulty.inject(fault, operation="put_if_absent", path=OWNER, times=times)
     handle = open_producer(faulty, flush_size_bytes=1).produce(b"x")
     assert handle.result(PATIENCE).sequence == 0
     with faulty.quiet():
-        assert store.get(OWNER).data == owner_of(store).encode()
+        assert memory.get(OWNER).data == owner_of(memory).encode()
 
 
 def test_a_prefix_that_can_never_be_claimed_fails_the_handles(memory: ObjectStore, open_producer: OpenProducer) -> None:
@@ -197,7 +195,7 @@ def test_a_claim_that_failed_is_repeated_with_the_next_batch(store: ObjectStore,
     hooked = HookedStore(store)
     hooked.before("write owner", refuse, times=1)
     producer = open_producer(hooked, flush_size_bytes=1)
-    with pytest.raises(StorageError, match="no answer"):
+    with pytest.raises(StorageError, match="no reply"):
         producer.produce(b"lost").result(PATIENCE)
     producer.produce(b"kept").result(PATIENCE)
     assert (store.get(OWNER).data, entries(store)) == (owner_of(store).encode(), [b"kept"])
