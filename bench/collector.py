@@ -45,7 +45,7 @@ def fill(root: Path, backlog: int) -> None:
         for location in locations:
             _touch(root / location)
         entries = [NewEntry(location, (Metadata(0, 0),), float("inf"), 0, 1) for location in locations]
-        queue.enqueue(entries, lambda some: some, lambda entry, _: entry)
+        queue.enqueue(entries)
 
 
 def litter(root: Path) -> None:

@@ -88,7 +88,7 @@ class Buffer:
             )
             for _ in range(count)
         ]
-        self.writer.enqueue(entries, lambda some: some, _never)
+        self.writer.enqueue(entries)
         self.length += count
 
     def grow_to(self, length: int) -> None:
@@ -168,7 +168,3 @@ def _timed(work: Callable[[], object]) -> float:
     before = time.perf_counter()
     work()
     return time.perf_counter() - before
-
-
-def _never(entry: NewEntry, _floor: int) -> NewEntry:
-    raise AssertionError(f"{entry} is below the floor")

@@ -14,9 +14,10 @@ import pyarrow as pa
 from penstock import Record
 from penstock.buffer import Metadata, encode_batch
 from penstock.buffer.format.trailer import BATCH_MAGIC, HEAD_MAGIC, SEGMENT_MAGIC, TRAILER_BYTES, trailer
+from penstock.buffer.manifest.state import Group, Writer
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.buffer.manifest.v2.head import Entry as QueueEntry
-from penstock.buffer.manifest.v2.head import Group, Item, Reference, Writer, encode_head, unborn_head
+from penstock.buffer.manifest.v2.head import Item, Reference, encode_head, unborn_head
 from penstock.buffer.manifest.v2.segments import Segment, encode_segment
 from penstock.metalog.catalog.segment import (
     PartitionDelete,

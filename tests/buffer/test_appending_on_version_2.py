@@ -9,17 +9,20 @@ import pytest
 
 from penstock import Consumer
 from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
+from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.groups import Writers
 from penstock.buffer.locations import location_time
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Limits
 from penstock.buffer.manifest.upgrade import upgrade
 from penstock.buffer.producer.block_appender import BlockAppender, BlockName, WrittenObject
 from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.manifest.world import small_bounds
 from tests.support import manifests
 from tests.support.appended_blocks import DEADLINE, NAME, Time, appender, locations, objects_in, queued, write
+from tests.support.enqueuing import enqueue
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import Parent, Start
 
@@ -207,21 +210,24 @@ def test_another_end_is_not_noticed_once_the_first_is_dequeued_and_is_not_append
 def test_a_block_that_is_there_is_found_though_its_segment_is_collected_before_it_is_compared(fresh_name: str) -> None:
     time = Time()
     memory = MemoryStore(fresh_name, clock=time)
-    with small_bounds():
-        appender(memory, time).append(write(memory, b"a", time=time), NAME)
-        appender(memory, time).append(write(memory, b"1", b"2", b"3", time=time))  # seals it
-        again = write(memory, b"a", time=time)
-        hooked = HookedStore(memory)
+    appender(memory, time).append(write(memory, b"a", time=time), NAME)
+    seals = [NewEntry(f"ingest/{number}", ()) for number in range(Limits().tail_entries)]
+    enqueue(BufferQueue(memory, "ingest/manifest", "producer"), seals)
+    assert Manifest.read(memory).head.segments  # type: ignore[union-attr]
+    again = write(memory, b"a", time=time)
+    hooked = HookedStore(memory)
 
-        def consume_and_collect() -> None:
-            drain(memory)
-            collect_all(memory, time)
+    def consume_and_collect() -> None:
+        with Consumer(memory, ConsumerConfig(gc=False)) as consumer:
+            consumer.next_descriptors(1_000)
+            consumer.ack_through(len(seals))
+        collect_all(memory, time)
 
-        hooked.before("read manifest", consume_and_collect, skip=2, times=1)  # twice the head, and then the segment
+    hooked.before("read manifest", consume_and_collect, skip=2, times=1)  # twice the head, and then the segment
 
-        assert not appender(hooked, time).append(again, NAME)
+    assert not appender(hooked, time).append(again, NAME)
 
-    assert count(memory) == 4
+    assert count(memory) == 1 + len(seals)
 
 
 # Objects that get old, and the floor.

@@ -15,7 +15,8 @@ from penstock.buffer.producer.space import Room
 from penstock.errors import BackpressureTimeout, InvalidInput, StorageError
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
-from tests.support.dated_buffer import all_in_time, never_again, queue_of
+from tests.support.dated_buffer import queue_of
+from tests.support.enqueuing import enqueue
 from tests.support.filled_buffers import metric
 
 NO_GC = ConsumerConfig(gc=False)
@@ -134,7 +135,7 @@ def test_a_clock_that_no_manifest_can_hold_fails_only_its_own_call(memory: Objec
 
 def test_an_empty_batch_is_true_and_does_not_end_a_loop(memory: ObjectStore) -> None:
     memory.put("ingest/empty", encode_batch([]))
-    queue_of(memory).enqueue([NewEntry("ingest/empty", (), 0.0)], all_in_time, never_again)
+    enqueue(queue_of(memory), [NewEntry("ingest/empty", ())])
     with Producer(memory) as producer:
         producer.produce(b"behind it")
     read = []

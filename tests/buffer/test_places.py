@@ -9,8 +9,8 @@ import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Producer, ProducerConfig
 from penstock.buffer.manifest.contents import Manifest
+from penstock.buffer.manifest.state import Limits
 from penstock.buffer.manifest.upgrade import upgrade
-from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
 from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import InvalidInput
 from penstock.records import values_to_arrow
@@ -129,7 +129,7 @@ def test_the_longest_path_that_is_accepted_leaves_enough_for_segments(tmp_path: 
     store = LocalStore(tmp_path, sync=False)
     path = "m" * 253
     appender = BlockAppender(store, ProducerConfig(manifest_path=path))
-    written = [appender.write(values_to_arrow([b"x"])) for _ in range(MOST_IN_TAIL + 1)]
+    written = [appender.write(values_to_arrow([b"x"])) for _ in range(Limits().tail_entries + 1)]
     for one in written:
         assert appender.append([one])
     head = Manifest.read(store, path).head

@@ -7,8 +7,9 @@ from pathlib import Path
 from uuid import UUID
 
 from penstock import Producer, ProducerConfig, Record
+from penstock.buffer.manifest.state import Group, Writer
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
-from penstock.buffer.manifest.v2.head import Entry, Group, Item, Writer, decode_head, encode_head
+from penstock.buffer.manifest.v2.head import Entry, Item, decode_head, encode_head
 from penstock.core.checked_json import encode_fields
 from penstock.metalog import ObjectMetadataLog, SegmentId, SegmentUpdate, TopicIdPartition, encode_event
 from penstock.metalog.catalog.segment import SegmentState

@@ -167,12 +167,12 @@ class Counted(MemoryStore):
 def entries(count: int, prefix: str = "ingest") -> list[NewEntry]:
     names = Names(lambda: 1_000_000.0)
     item = Metadata(0, 1_000_000_000)
-    return [NewEntry(names.location(prefix), (item,), 0.0, size=10, records=2) for _ in range(count)]
+    return [NewEntry(names.location(prefix), (item,), size=10, records=2) for _ in range(count)]
 
 
 def test_of_a_large_backlog_the_head_tells_and_few_segments_are_opened(fresh_name: str) -> None:
     store = Counted(fresh_name)
-    BufferQueue(store, "ingest/manifest", "producer").enqueue(entries(50_000), lambda one: one, lambda one, _: one)
+    BufferQueue(store, "ingest/manifest", "producer").enqueue(entries(50_000))
     store.read.clear()
     found = look(store, now=1_000_001.0, most_measured=0)
     assert (found.batches_waiting, found.batches_measured) == (50_000, 50_000)
@@ -183,7 +183,7 @@ def test_of_a_large_backlog_the_head_tells_and_few_segments_are_opened(fresh_nam
 
 def test_of_a_large_backlog_the_first_batches_are_looked_for(fresh_name: str) -> None:
     store = Counted(fresh_name)
-    BufferQueue(store, "ingest/manifest", "producer").enqueue(entries(12_000), lambda one: one, lambda one, _: one)
+    BufferQueue(store, "ingest/manifest", "producer").enqueue(entries(12_000))
     store.read.clear()
     found = look(store, now=0.0, most_measured=100)
     assert (found.batches_waiting, found.batches_missing) == (12_000, 100)
@@ -195,7 +195,7 @@ def test_data_outside_the_usual_prefix_is_not_missing(fresh_name: str) -> None:
     elsewhere = entries(3, "elsewhere")
     for entry in elsewhere[:2]:
         store.put(entry.location, b"data")
-    BufferQueue(store, "ingest/manifest", "producer").enqueue(elsewhere, lambda one: one, lambda one, _: one)
+    BufferQueue(store, "ingest/manifest", "producer").enqueue(elsewhere)
     assert look(store, now=0.0).batches_missing == 1
 
 
@@ -209,7 +209,7 @@ def test_a_segment_that_was_acked_and_collected_meanwhile_is_looked_past(fresh_n
             return super().get(path)
 
     store = Overtaken(fresh_name)
-    BufferQueue(store, "ingest/manifest", "producer").enqueue(entries(10_001), lambda one: one, lambda one, _: one)
+    BufferQueue(store, "ingest/manifest", "producer").enqueue(entries(10_001))
     assert look(store, now=0.0, most_measured=1).batches_waiting == 1
 
 

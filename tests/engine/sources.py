@@ -22,7 +22,7 @@ def plant(store: ObjectStore, *batches: list[bytes]) -> None:
     entries = []
     for number, batch in enumerate(batches):
         store.put(f"ingest/{number}.batch", encode_batch(batch))
-        entries.append(NewEntry(f"ingest/{number}.batch", (Metadata(0, 0),), 0.0))
+        entries.append(NewEntry(f"ingest/{number}.batch", (Metadata(0, 0),)))
     enqueue(store, entries)
 
 

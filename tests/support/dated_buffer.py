@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NoReturn
 from uuid import UUID
 
 from ulid import ULID
@@ -15,6 +14,7 @@ from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.manifest.ownership import Owner
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.storage import ObjectStore
+from tests.support.enqueuing import enqueue
 
 PREFIX = "ingest"
 MANIFEST = "ingest/manifest"
@@ -53,8 +53,7 @@ class DatedBuffer:
 
     def enqueue(self, *locations: str, manifest: str = MANIFEST) -> None:
         """Append locations to the manifest, which is created where there is none, and dated `NOW`."""
-        entries = [NewEntry(location, (), float("inf")) for location in locations]
-        queue_of(self.store, manifest).enqueue(entries, all_in_time, never_again)
+        enqueue(queue_of(self.store, manifest), [NewEntry(location, ()) for location in locations])
         self.date(manifest, NOW)
 
     def dequeue(self, through: int, manifest: str = MANIFEST) -> None:
@@ -93,7 +92,7 @@ class DatedBuffer:
 
     def _is_native(self, config: dict[str, object]) -> bool:
         queue = queue_of(self.store, str(config.get("manifest_path", MANIFEST)))
-        return queue.look().version is not None and queue.native is not None
+        return queue.look().version is not None and queue.guards_new_objects
 
     def _collector(self, store: ObjectStore, now: float, config: dict[str, object]) -> GarbageCollector:
         return GarbageCollector(store, ConsumerConfig(**config), clock=lambda: now)  # type: ignore[arg-type]
@@ -102,13 +101,3 @@ class DatedBuffer:
 def queue_of(store: ObjectStore, manifest: str = MANIFEST) -> BufferQueue:
     """The queue of a manifest, without back-off. A new one is of the version that the test is about."""
     return BufferQueue(store, manifest, "producer", sleep=lambda _: None)
-
-
-def all_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-    """No entry is late."""
-    return entries
-
-
-def never_again(entry: NewEntry, floor: int) -> NoReturn:
-    """For entries that are never below the floor."""
-    raise AssertionError(f"{entry.location} is below the floor {floor}")

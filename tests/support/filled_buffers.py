@@ -22,6 +22,7 @@ from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.producer.pending_batch import Entries
 from penstock.storage import ObjectStore
+from tests.support import enqueuing
 
 MANIFEST = "ingest/manifest"
 NO_GC = ConsumerConfig(gc=False)
@@ -62,18 +63,13 @@ def fill(
 
 def queue_up(store: ObjectStore, count: int) -> None:
     """Enqueue `count` entries in one write, without data objects: for tests that read the manifest only."""
-    entries = [NewEntry(f"ingest/no-data-{number}", (Metadata(0, 0),), 0.0) for number in range(count)]
+    entries = [NewEntry(f"ingest/no-data-{number}", (Metadata(0, 0),)) for number in range(count)]
     enqueue(store, entries)
 
 
 def enqueue(store: ObjectStore, entries: Sequence[NewEntry]) -> None:
     """Enqueue entries as they are, in one write."""
-    BufferQueue(store, MANIFEST, "producer").enqueue(entries, list, never_below_the_floor)
-
-
-def never_below_the_floor(entry: NewEntry, _floor: int) -> NewEntry:
-    """For a test without a collector: no entry is ever below the floor."""
-    raise AssertionError(f"{entry} is below the floor")
+    enqueuing.enqueue(BufferQueue(store, MANIFEST, "producer"), entries)
 
 
 def consume(
@@ -83,8 +79,13 @@ def consume(
     clock: Callable[[], float] = time.time,
     uptime: Callable[[], float] = time.monotonic,
 ) -> Consumer:
-    """A consumer without a collector, which needs no close."""
-    return Consumer(store, NO_GC, last_acked_sequence, clock=clock, uptime=uptime)
+    """A consumer without a collector, which needs no close. It does not wait between its tries."""
+    return Consumer(store, NO_GC, last_acked_sequence, clock=clock, uptime=uptime, queue=without_waits(store, clock))
+
+
+def without_waits(store: ObjectStore, clock: Callable[[], float] = time.time) -> BufferQueue:
+    """A queue that does not wait between its tries."""
+    return BufferQueue(store, MANIFEST, "consumer", prefix="ingest", clock=clock, sleep=lambda _: None)
 
 
 def kept(store: ObjectStore) -> list[int]:

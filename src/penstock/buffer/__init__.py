@@ -57,33 +57,16 @@ if TYPE_CHECKING:
         groups_in as groups_in,
     )
     from penstock.buffer.inspect import peek
+    from penstock.buffer.locations import folder_of as folder_of
     from penstock.buffer.locations import is_data_path as is_data_path
     from penstock.buffer.manifest.contents import MANIFEST_PATH as MANIFEST_PATH
     from penstock.buffer.manifest.contents import Manifest
     from penstock.buffer.manifest.queue import BufferQueue as BufferQueue
-    from penstock.buffer.manifest.state import QueueView as QueueView
+    from penstock.buffer.manifest.queue import QueueView as QueueView
+    from penstock.buffer.manifest.state import DEFAULT_GROUP as DEFAULT_GROUP
+    from penstock.buffer.manifest.state import Backlog as Backlog
+    from penstock.buffer.manifest.upgrade import needs_upgrade as needs_upgrade
     from penstock.buffer.manifest.upgrade import upgrade as upgrade
-    from penstock.buffer.manifest.v1.buffer_id import read_id as read_id
-    from penstock.buffer.manifest.v2.head import (
-        DEFAULT_GROUP as DEFAULT_GROUP,
-    )
-    from penstock.buffer.manifest.v2.head import (
-        VERSION as VERSION,
-    )
-    from penstock.buffer.manifest.v2.head import (
-        Entry as Entry,
-    )
-    from penstock.buffer.manifest.v2.head import (
-        Head as Head,
-    )
-    from penstock.buffer.manifest.v2.head import (
-        Reference as Reference,
-    )
-    from penstock.buffer.manifest.v2.head import (
-        version_of as version_of,
-    )
-    from penstock.buffer.manifest.v2.queue import NativeView as NativeView
-    from penstock.buffer.manifest.v2.segments import folder_of as folder_of
     from penstock.buffer.producer.block_appender import (
         BlockAppender as BlockAppender,
     )
@@ -123,22 +106,11 @@ else:
             ),
             "penstock.buffer.groups": ("GroupStatus", "Groups", "Writers", "groups_in"),
             "penstock.buffer.inspect": ("peek",),
-            "penstock.buffer.locations": ("is_data_path",),
+            "penstock.buffer.locations": ("folder_of", "is_data_path"),
             "penstock.buffer.manifest.contents": ("MANIFEST_PATH", "Manifest"),
-            "penstock.buffer.manifest.queue": ("BufferQueue",),
-            "penstock.buffer.manifest.state": ("QueueView",),
-            "penstock.buffer.manifest.upgrade": ("upgrade",),
-            "penstock.buffer.manifest.v1.buffer_id": ("read_id",),
-            "penstock.buffer.manifest.v2.head": (
-                "DEFAULT_GROUP",
-                "Entry",
-                "Head",
-                "Reference",
-                "VERSION",
-                "version_of",
-            ),
-            "penstock.buffer.manifest.v2.queue": ("NativeView",),
-            "penstock.buffer.manifest.v2.segments": ("folder_of",),
+            "penstock.buffer.manifest.queue": ("BufferQueue", "QueueView"),
+            "penstock.buffer.manifest.state": ("Backlog", "DEFAULT_GROUP"),
+            "penstock.buffer.manifest.upgrade": ("needs_upgrade", "upgrade"),
             "penstock.buffer.producer.block_appender": ("BlockAppender", "BlockName", "WrittenObject", "join_to_size"),
             "penstock.buffer.producer.producer": ("Producer",),
             "penstock.buffer.producer.write_handle": ("WriteHandle", "Written"),

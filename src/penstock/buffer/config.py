@@ -69,11 +69,9 @@ class ProducerConfig:
         check_whole("max_buffered_bytes", self.max_buffered_bytes)
         check_whole("max_batch_bytes", self.max_batch_bytes, 1, _MAX_BATCH_BYTES)
 
-    def batch_format(self, *, is_native: bool) -> BatchFormat:
-        """How batches are written into a buffer whose manifest is version 2 (`is_native`), or version 1."""
-        if self.format is not None:
-            return BatchFormat(self.format)
-        return BatchFormat.ARROW if is_native else BatchFormat.OPENDATA
+    def batch_format(self, usual: BatchFormat) -> BatchFormat:
+        """How batches are written: as `format` says, or else as is `usual` for the manifest's version."""
+        return usual if self.format is None else BatchFormat(self.format)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -34,6 +35,6 @@ class NewEntry:
 
     location: str
     metadata: tuple[Metadata, ...] = field(repr=False)
-    deadline: float
+    deadline: float = math.inf
     size: int | None = None
     records: int | None = None

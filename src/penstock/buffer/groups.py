@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 from penstock.buffer.config import check_group, check_start
 from penstock.buffer.locations import MANIFEST_PATH
-from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import QueueView, Start
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Group, Head, Writer
-from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
+from penstock.buffer.manifest.queue import BufferQueue, QueueView
+from penstock.buffer.manifest.state import Start, Writer
 from penstock.core import current
-from penstock.errors import InvalidInput, NotFound
-from penstock.storage import ObjectStore, open_store, url_of
+from penstock.storage import ObjectStore, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ class Groups:
 
     def create(self, name: str, start: Start = "earliest") -> None:
         """Make a group. Raises `InvalidInput` if it is there, if the place is not, or on a manifest of version 1."""
-        self._place.native().create_group(check_group(name), check_start(start))
+        self._place.queue.create_group(check_group(name), check_start(start))
 
     def drop(self, name: str, *, force: bool = False) -> None:
         """Take a group away, and with it what only it held back.
@@ -55,14 +52,14 @@ class Groups:
         Raises `NotFound` if the buffer is not there; `InvalidInput` if the group is not, and for the last one unless it
         is forced; and `OutcomeUnknown` where a reply was lost, and the group is there under another epoch.
         """
-        self._place.there().drop_group(check_group(name), force=force)
+        self._place.queue.drop_group(check_group(name), force=force)
 
     def reset(self, name: str, to: Start) -> None:
         """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there.
 
         Raises `NotFound` and `OutcomeUnknown` as `drop` does.
         """
-        self._place.there().reset_group(check_group(name), check_start(to))
+        self._place.queue.reset_group(check_group(name), check_start(to))
 
 
 class Writers:
@@ -77,16 +74,15 @@ class Writers:
 
     def list(self) -> Mapping[str, Writer]:
         """Every writer, the one that has not written for longest first. Raises `InvalidInput` on version 1."""
-        return self._place.head().writers
+        return self._place.queue.look().writers
 
     def drop(self, name: str) -> None:
         """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
-        self._place.there().drop_writer(name)
+        self._place.queue.drop_writer(name)
 
 
 class _Place:
     def __init__(self, store: ObjectStore, path: str) -> None:
-        self._where = f"{path!r} in {url_of(store)}"
         self._store = store
         self._path = path
         self._home = current.number
@@ -100,35 +96,17 @@ class _Place:
             self._home = current.number
         return self._queue
 
-    def head(self) -> Head:
-        view = self.queue.look()
-        if not isinstance(view, NativeView):
-            raise InvalidInput(
-                f"{self._where} is a manifest of version 1, which knows one reader and no writers; "
-                "`penstock manifest upgrade` makes it version 2"
-            )
-        return view.head
-
-    def there(self) -> NativeQueue:
-        """The queue of a buffer that is there. Raises `NotFound` if it is not: a typing error makes no buffer."""
-        if self.queue.look().version is None:
-            raise NotFound(f"there is no manifest {self._where}")
-        return self.native()
-
-    def native(self) -> NativeQueue:
-        self.head()
-        queue = self.queue.native
-        assert queue is not None  # noqa: S101  it has just read one
-        return queue
-
 
 def groups_in(view: QueueView) -> list[GroupStatus]:
     """Every group that a queue had when it was read."""
-
-    def status(name: str, group: Group) -> GroupStatus:
-        lag = view.next_sequence - 1 - group.acked_through
-        return GroupStatus(name, group.epoch, group.acked_through, lag, group.owner, group.taken_at)
-
-    if isinstance(view, NativeView):
-        return [status(name, group) for name, group in view.head.groups.items()]
-    return [status(DEFAULT_GROUP, Group(view.epoch, view.first_sequence - 1))]
+    return [
+        GroupStatus(
+            name,
+            group.epoch,
+            group.acked_through,
+            view.next_sequence - 1 - group.acked_through,
+            group.owner,
+            group.taken_at,
+        )
+        for name, group in view.groups.items()
+    ]

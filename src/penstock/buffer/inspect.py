@@ -9,7 +9,7 @@ from penstock.buffer.consumer.fetching import read_batch
 from penstock.buffer.format.batch import MAX_BATCH_BYTES
 from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP
+from penstock.buffer.manifest.state import DEFAULT_GROUP
 from penstock.core import check_whole
 from penstock.errors import NotFound
 from penstock.records import Record, records_from_arrow

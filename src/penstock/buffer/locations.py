@@ -1,4 +1,4 @@
-"""The paths of data objects: `<prefix>/<ULID>.batch`."""
+"""Where objects lie: data in `<prefix>/<ULID>.batch`, segments in `<manifest path>.d/<sequence>-<ULID>.seg`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's
 _TO_DIGITS = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
 _ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _DATA_NAME = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}\.batch")
+_SEGMENT_NAME = re.compile(r"[0-9]{20}-([0-7][0-9A-HJKMNP-TV-Z]{25})\.seg")
 _ULID_RANDOM_BYTES = 10
 _ULIDS_PER_FETCH = 64
 _WRITER_RANDOM_BYTES = 12
@@ -71,6 +72,21 @@ def location_time(location: str) -> int | None:
     """
     name = location.rpartition("/")[2]
     return ulid_time(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
+
+
+def folder_of(manifest_path: str) -> str:
+    """Where the segments of a manifest lie."""
+    return f"{manifest_path}.d"
+
+
+def segment_time(name: str) -> int | None:
+    """The ULID time in a segment's file name, in milliseconds; None where it is no segment's name.
+
+    >>> segment_time("00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg")
+    1469922850259
+    """
+    found = _SEGMENT_NAME.fullmatch(name)
+    return None if found is None else ulid_time(found[1])
 
 
 class _RandomPool:

@@ -6,9 +6,8 @@ A manifest gets its first segment only after hundreds of batches: a path that ca
 from __future__ import annotations
 
 from penstock.buffer.collector.turns import MARK
-from penstock.buffer.locations import is_data_name
+from penstock.buffer.locations import folder_of, is_data_name, segment_time
 from penstock.buffer.manifest.ownership import OWNER
-from penstock.buffer.manifest.v2.segments import folder_of, segment_time
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore, check_path_in, is_below, is_path, url_of
 

@@ -35,7 +35,7 @@ from penstock.errors import NotFound, PenstockError, StorageError
 from penstock.records import Record, records_from_arrow
 from penstock.storage import ObjectStore
 
-_AT_ONCE = 256
+_ENTRIES_PER_READ = 256
 _FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.01, 0.5  # while there is no new batch
 
 
@@ -178,7 +178,7 @@ class _Looking:
         """Learn of the next entries; return the first sequence that is not acked."""
         view = self._queue.peek()
         start = max(self._next, view.first_sequence)
-        self._waiting = deque(view.entries(start, start + _AT_ONCE))
+        self._waiting = deque(view.entries(start, start + _ENTRIES_PER_READ))
         return view.first_sequence
 
 

@@ -10,8 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.buffer import MANIFEST_PATH, BatchDescriptor, Manifest, folder_of, upgrade, version_of
-from penstock.buffer import VERSION as OPENDATA
+from penstock.buffer import MANIFEST_PATH, BatchDescriptor, Manifest, folder_of, needs_upgrade, upgrade
 from penstock.cli.output import counted, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import NotFound
@@ -53,17 +52,13 @@ def upgrade_command(
     cannot read version 2: stop them first.
     """
     store = open_with(where, storage_options)
-    if _is_version_1(store, path):
+    if needs_upgrade(store, path):
         say("OpenData's producers and consumers cannot read version 2: they must be stopped by now.", err=True)
     done = upgrade(store, path)
     if done.is_new:
         say(f"upgraded {where} to version 2, with {counted(done.entries, 'batch', 'batches')} that wait in it")
     else:
         say(f"{where} is version 2 already")
-
-
-def _is_version_1(store: ObjectStore, path: str) -> bool:
-    return has_manifest(store, path) and version_of(store.get(path).data) == OPENDATA
 
 
 def _find(where: str, path: str, options: list[str] | None) -> Manifest | None:

@@ -13,28 +13,24 @@ import typer
 from penstock.buffer import (
     DATA_PATH_PREFIX,
     MANIFEST_PATH,
+    Backlog,
     BatchDescriptor,
     BufferQueue,
-    Entry,
     GroupStatus,
-    Head,
-    NativeView,
     QueueView,
-    Reference,
     groups_in,
     is_data_path,
-    read_id,
 )
-from penstock.buffer import VERSION as NATIVE
-from penstock.buffer import VERSION as OPENDATA
 from penstock.cli.output import counted, date, say, say_json
 from penstock.cli.places import ManifestPath, StorageOptions, Where, open_with
+from penstock.core import Backoff, call_with_retries
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, url_of
 
 MAX_MEASURED_BATCHES = 10_000
-_AT_ONCE = 16
+_SIZE_THREADS = 16
 _TRIES = 5
+_WITHOUT_GROUPS = 1  # the version of a manifest with one reader, which does not count records
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class _Backlog:
     size: int
     records: int | None
     records_at_least: int
-    times: list[int]
+    times: Sequence[int]
     first: Sequence[BatchDescriptor]
 
 
@@ -101,20 +97,19 @@ def look(
     """
     queue = BufferQueue(store, path, "consumer")
     view, backlog = _read(store, queue, most_measured)
-    is_native = isinstance(view, NativeView)
     # After the manifest: whatever it names was there before it.
     listed = {meta.path: meta.size for meta in store.list_objects(DATA_PATH_PREFIX)}
     data = [size for path, size in listed.items() if is_data_path(path, DATA_PATH_PREFIX)]
     oldest = min(backlog.times, default=None)
     return Status(
         where=url_of(store),
-        id=_id_of(store, path, view),
-        version=NATIVE if is_native else OPENDATA,
+        id=None if view.buffer_id is None else str(view.buffer_id),
+        version=view.format_version,
         epoch=view.epoch,
         next_sequence=view.next_sequence,
         batches_waiting=backlog.waiting,
         batches_measured=backlog.measured,
-        batches_missing=_missing(store, queue, backlog.first[:most_measured], listed),
+        batches_missing=_missing(store, queue, backlog.first, listed),
         bytes_waiting=backlog.size,
         records_waiting=backlog.records,
         records_at_least=backlog.records_at_least,
@@ -126,55 +121,22 @@ def look(
     )
 
 
-def _id_of(store: ObjectStore, path: str, view: QueueView) -> str | None:
-    """The buffer's id; None where there is no buffer yet, or none of ours has written to one of version 1."""
-    if not isinstance(view, NativeView):
-        found = read_id(store, path)
-        return None if found is None else str(found)
-    return None if view.version is None else str(view.head.buffer_id)
-
-
 def _read(store: ObjectStore, queue: BufferQueue, most_measured: int) -> tuple[QueueView, _Backlog]:
-    for left in reversed(range(_TRIES)):
+    def read() -> tuple[QueueView, Backlog]:
         view = queue.look()
-        first = view.first_sequence
-        if not isinstance(view, NativeView):
-            return view, _opendata_backlog(store, view.entries(first, view.next_sequence), most_measured)
-        try:
-            return view, _native_backlog(view.head, view.entries(first, first + max(most_measured, 1)))
-        except NotFound:  # acked since the head was read, and collected
-            if not left:
-                raise
-    raise AssertionError
+        return view, view.backlog(most_measured)
 
-
-def _native_backlog(head: Head, first: Sequence[BatchDescriptor]) -> _Backlog:
-    """All from the head and its references, but for the time of the oldest batch."""
-    held: list[Reference | Entry] = [*head.segments, *head.tail]
-    records = sum(one.records or 0 for one in held)
-    # What an upgrade took over is not counted, and comes before whatever was counted.
-    is_counted = all(entry.records is not None for entry in first[:1])
-    waiting = head.next_sequence - head.first_sequence
-    return _Backlog(
-        waiting=waiting,
-        measured=waiting,
-        size=sum(one.size or 0 for one in held),
-        records=records if is_counted else None,
-        records_at_least=records,
-        times=[item.ingestion_time_ms for entry in first[:1] for item in entry.metadata],
-        first=first,
-    )
-
-
-def _opendata_backlog(store: ObjectStore, waiting: Sequence[BatchDescriptor], most_measured: int) -> _Backlog:
-    first = waiting[:most_measured]
-    return _Backlog(
-        waiting=len(waiting),
-        measured=len(first),
-        size=sum(size or 0 for size in _sizes(store, first)),
-        records=None if waiting else 0,
-        records_at_least=0,
-        times=[item.ingestion_time_ms for entry in waiting for item in entry.metadata],
+    # What was acked since the head was read may be collected: then the head that is there now names less.
+    view, backlog = call_with_retries(read, Backoff(0.0, 0.0), tries=_TRIES, on=NotFound)
+    first = backlog.first[:most_measured]
+    is_measured = backlog.size is not None
+    return view, _Backlog(
+        waiting=backlog.batches,
+        measured=backlog.batches if is_measured else len(first),
+        size=backlog.size if backlog.size is not None else sum(size or 0 for size in _sizes(store, first)),
+        records=backlog.records,
+        records_at_least=backlog.records_at_least,
+        times=backlog.times,
         first=first,
     )
 
@@ -188,7 +150,7 @@ def _sizes(store: ObjectStore, entries: Sequence[BatchDescriptor]) -> list[int |
         except (NotFound, InvalidInput):  # or its location is no path: no object either
             return None
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="penstock-status") as threads:
+    with ThreadPoolExecutor(_SIZE_THREADS, thread_name_prefix="penstock-status") as threads:
         return list(threads.map(size, entries))
 
 
@@ -225,7 +187,7 @@ def _rows(found: Status) -> list[tuple[str, object]]:
                 counted(found.batches_missing, "batch that waits has", "batches that wait have") + " no data object",
             )
         )
-    for group in found.groups if found.version != OPENDATA else ():
+    for group in found.groups if found.version != _WITHOUT_GROUPS else ():
         owner = f", last taken over by {group.owner}" if group.owner else ""
         behind = counted(group.lag, "batch", "batches")
         rows.append((f"group {group.name}", f"{behind} behind, epoch {group.epoch}{owner}"))
@@ -242,7 +204,7 @@ def _bytes_row(found: Status) -> str:
 def _records_row(found: Status) -> str:
     if found.records_waiting is not None:
         return str(found.records_waiting)
-    if found.version == OPENDATA:
+    if found.version == _WITHOUT_GROUPS:
         return "not known: a manifest of version 1 does not count them"
     return f"at least {found.records_at_least}: those from before the upgrade to version 2 were not counted"
 

@@ -10,14 +10,18 @@ from penstock.buffer import (
     GarbageCollector,
     GcReport,
     Manifest,
-    Producer,
     ProducerConfig,
     Written,
 )
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Limits
 from penstock.buffer.manifest.v2.head import Head
 from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.manifest.auditor import Auditor
 from tests.support.dated_buffer import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
+from tests.support.producing import produce_step_by_step
 
 DAY = 86_400.0
 MILLISECOND = 0.001
@@ -45,11 +49,21 @@ class Buffer:
 
     store: ObjectStore
     time: Time = field(default_factory=Time)
+    limits: Limits = field(default_factory=Limits)
 
-    def produce(self, *entries: bytes, skew: float = 0.0) -> list[Written]:
+    def produce(self, *entries: bytes, skew: float = 0.0, store: ObjectStore | None = None) -> list[Written]:
         """Produce entries, a batch each, by a clock that is wrong by `skew` seconds."""
-        with Producer(self.store, ONE_EACH, clock=lambda: self.time() + skew) as producer:
-            return [producer.produce(entry).result() for entry in entries]
+
+        def clock() -> float:
+            return self.time() + skew
+
+        names = Names(clock)
+        return produce_step_by_step(store or self.store, entries, self.queue(names, store), names, clock)
+
+    def queue(self, names: Names, store: ObjectStore | None = None) -> BufferQueue:
+        """A queue that seals with these names."""
+        formats = Formats(limits=self.limits)
+        return BufferQueue(store or self.store, MANIFEST, "producer", prefix=PREFIX, names=names, formats=formats)
 
     def fill(self, count: int) -> None:
         """Produce `count` entries, each a second younger than the one before."""
@@ -97,7 +111,7 @@ class Buffer:
     def named(self) -> set[str]:
         """Every data object and segment that the head names, in its segments too."""
         assert isinstance(self.store, MemoryStore)
-        return set(Auditor(self.store)._named(self.head))
+        return set(Auditor(self.store).named(self.head))
 
     def rest(self) -> list[bytes]:
         """What can still be consumed."""

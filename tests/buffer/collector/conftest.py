@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from tests.buffer.collector.buffer_with_clock import Buffer
-from tests.buffer.manifest.world import small_bounds
+from tests.buffer.manifest.world import SMALL
 from tests.support.dated_buffer import NOW, DatedBuffer, data_path
 from tests.support.minimal_stores import RedatedStore
 
@@ -74,7 +73,6 @@ def buffer(memory: ObjectStore) -> Buffer:
 
 
 @pytest.fixture
-def few_in_a_head() -> Iterator[None]:
-    """Heads that are full with a few entries, so that there are segments, and index segments."""
-    with small_bounds():
-        yield
+def small(memory: ObjectStore) -> Buffer:
+    """A buffer whose head is full with a few entries, so that there are segments, and index segments."""
+    return Buffer(memory, limits=SMALL)

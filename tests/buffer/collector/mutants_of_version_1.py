@@ -2,122 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ulid import ULID
 
-from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport, Written
-from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import Enqueued, InTime, QueueManifest, QueueView, Rewrite
+from penstock.buffer import ConsumerConfig, ProducerConfig, Written
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest.cas import Versioned
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.state import Collecting, CycleClock, QueueState
+from penstock.buffer.manifest.v1.collecting import OpenDataCollecting
+from penstock.buffer.manifest.v1.state import OpenDataState
+from penstock.buffer.manifest.v2.segments import Segments
 from penstock.buffer.producer.pending_batch import PendingBatch
+from penstock.errors import OutcomeUnknown
 from penstock.storage import ObjectMeta, ObjectStore
 from tests.buffer.collector.conditions import DEADLINE, GRACE
-from tests.buffer.collector.simulation import Clock, Rules, ThreadlessProducer
-from tests.support.dated_buffer import never_again
+from tests.buffer.collector.simulation import Clock, QueueWith, Rules, SimulatedShipper
 
 
-class _WithClock(GarbageCollector):
-    """A collector that goes by the clock of its host."""
+class UlidOlderThanGrace(OpenDataCollecting):
+    """Deletes what is not referenced and has a ULID older than the grace period, by the host's clock."""
 
-    def __init__(self, store: ObjectStore, config: ConsumerConfig, clock: Clock) -> None:
-        super().__init__(store, config, clock=clock)
-
-    def _is_old(self, meta: ObjectMeta, view: QueueView) -> bool:
-        return self._written_at(meta) <= self._clock() - self._config.gc_grace_period
-
-    def _written_at(self, meta: ObjectMeta) -> float:
-        raise NotImplementedError
-
-
-class UlidOlderThanGrace(_WithClock):
-    """Deletes what is not referenced and has a ULID older than the grace period."""
-
-    def _written_at(self, meta: ObjectMeta) -> float:
+    def is_old(self, meta: ObjectMeta, clock: CycleClock) -> bool:
         name = meta.path.rpartition("/")[2].removesuffix(".batch")
-        return ULID.from_str(name).milliseconds / 1000
+        return ULID.from_str(name).milliseconds / 1000 <= clock.clock() - clock.grace
 
 
-class AgainstTheHostsClock(_WithClock):
+class AgainstTheHostsClock(OpenDataCollecting):
     """Compares the object's time with the host's clock, and not with the manifest's time."""
 
-    def _written_at(self, meta: ObjectMeta) -> float:
-        return meta.last_modified.timestamp()
+    def is_old(self, meta: ObjectMeta, clock: CycleClock) -> bool:
+        return meta.last_modified.timestamp() <= clock.clock() - clock.grace
 
 
-class ManifestBeforeListing(GarbageCollector):
-    """Reads the manifest first, and lists the objects then."""
+class ManifestBeforeListing(OpenDataCollecting):
+    """Reads the manifest first, lists the objects then, and looks no more."""
 
-    def __init__(self, store: ObjectStore, config: ConsumerConfig, _: Clock) -> None:
-        super().__init__(store, config)
-
-    def collect_once(self, *, budget: float | None = None, dry_run: bool = False) -> GcReport:
-        """Read the manifest, and run a cycle that does not read it again."""
-        queue = self._queue
-        self._queue = cast(BufferQueue, _AsItWas(queue, queue.look()))
-        try:
-            return super().collect_once(budget=budget, dry_run=dry_run)
-        finally:
-            self._queue = queue
+    def kept(
+        self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]
+    ) -> set[str]:
+        return set()
 
 
-class _AsItWas:
-    def __init__(self, queue: BufferQueue, view: QueueView) -> None:
-        self.own_prefix = queue.own_prefix
-        self._view = view
-
-    def look(self) -> QueueView:
-        return self._view
-
-
-class ChecksBeforeReading(ThreadlessProducer):
+class ChecksBeforeReading(SimulatedShipper):
     """Checks the deadline before it reads the manifest, and not after."""
 
-    def _enqueue(self, run: list[PendingBatch]) -> None:
-        now = self._uptime()
+    def __init__(
+        self, store: ObjectStore, config: ProducerConfig, queue_with: QueueWith, names: Names, uptime: Clock
+    ) -> None:
+        super().__init__(store, config, queue_with, names, uptime)
+        self.uptime = uptime
+
+    def enqueue(self, run: Sequence[PendingBatch]) -> Iterator[tuple[PendingBatch, Written | OutcomeUnknown]]:
+        now = self.uptime()
         for batch in run:
             if now >= batch.deadline:
-                self._fail(batch, self._too_late(batch.entry()))
-        batches = {batch.location: batch for batch in run if now < batch.deadline}
-        if not batches:
-            return
-        enqueued = self._queue.enqueue([batch.entry() for batch in batches.values()], _always_in_time, never_again)
-        for location, sequence in enqueued.sequences.items():
-            self._succeed(batches[location], Written(sequence, location))
+                yield batch, OutcomeUnknown("too late")
+        in_time = [batch for batch in run if now < batch.deadline]
+        for batch in in_time:
+            batch.deadline = math.inf
+        yield from super().enqueue(in_time)
 
 
-class ChecksOnlyOnce(ThreadlessProducer):
-    """Checks the deadline after the first read of the manifest, and not after the next ones."""
+class ChecksOnlyOnce(SimulatedShipper):
+    """Checks the deadline after the first read of the manifest, and not again when it has lost and reads again."""
 
-    def _enqueue(self, run: list[PendingBatch]) -> None:
-        real = self._queue
-        self._queue = cast(QueueManifest, _OneCheck(real))
-        try:
-            super()._enqueue(run)
-        finally:
-            self._queue = real
+    def __init__(
+        self, store: ObjectStore, config: ProducerConfig, queue_with: QueueWith, names: Names, uptime: Clock
+    ) -> None:
+        self.first_look: float | None = None
+
+        def once() -> float:
+            if self.first_look is None:
+                self.first_look = uptime()
+            return self.first_look
+
+        super().__init__(store, config, lambda _: queue_with(once), names, uptime)
+
+    def enqueue(self, run: Sequence[PendingBatch]) -> Iterator[tuple[PendingBatch, Written | OutcomeUnknown]]:
+        self.first_look = None
+        yield from super().enqueue(run)
 
 
-class _OneCheck:
-    def __init__(self, queue: QueueManifest) -> None:
-        self._queue = queue
-
-    def enqueue(self, entries: Sequence[NewEntry], in_time: InTime, rewrite: Rewrite) -> Enqueued:
-        checks = iter([in_time])
-        return self._queue.enqueue(entries, lambda some: next(checks, _always_in_time)(some), rewrite)
-
-
-class CountsFromAfterTheWrite(ThreadlessProducer):
+class CountsFromAfterTheWrite(SimulatedShipper):
     """Counts the deadline from when the data object is written, and not from before."""
 
-    def _write(self, batch: PendingBatch) -> None:
-        super()._write(batch)
-        batch.deadline = self._uptime() + self._config.enqueue_deadline
+    def __init__(
+        self, store: ObjectStore, config: ProducerConfig, queue_with: QueueWith, names: Names, uptime: Clock
+    ) -> None:
+        super().__init__(store, config, queue_with, names, uptime)
+        self.deadline: Clock = lambda: uptime() + config.enqueue_deadline
+
+    def put(self, batch: PendingBatch, floor: int | None = None) -> None:
+        super().put(batch, floor)
+        batch.deadline = self.deadline()
 
 
-def _always_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-    return entries
+def collecting(rules: type[OpenDataCollecting]) -> Rules:
+    """Collectors that go by other rules."""
+
+    class Collected(OpenDataState):
+        def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
+            return rules(self, clock, segments)
+
+    return Rules(formats=Formats(opendata=Collected))
 
 
 def with_grace(seconds: float) -> Rules:
@@ -126,9 +116,9 @@ def with_grace(seconds: float) -> Rules:
     return Rules(config=ConsumerConfig(gc=False, gc_grace_period=seconds, enqueue_deadline=min(seconds / 2, DEADLINE)))
 
 
-BY_ULID = Rules(collector=UlidOlderThanGrace)
-BY_THE_HOSTS_CLOCK = Rules(collector=AgainstTheHostsClock)
-MANIFEST_FIRST = Rules(collector=ManifestBeforeListing)
-DEADLINE_BEFORE_READING = Rules(producer=ChecksBeforeReading)
-DEADLINE_ONCE = Rules(producer=ChecksOnlyOnce)
-DEADLINE_FROM_AFTER_THE_WRITE = Rules(producer=CountsFromAfterTheWrite)
+BY_ULID = collecting(UlidOlderThanGrace)
+BY_THE_HOSTS_CLOCK = collecting(AgainstTheHostsClock)
+MANIFEST_FIRST = collecting(ManifestBeforeListing)
+DEADLINE_BEFORE_READING = Rules(shipper=ChecksBeforeReading)
+DEADLINE_ONCE = Rules(shipper=ChecksOnlyOnce)
+DEADLINE_FROM_AFTER_THE_WRITE = Rules(shipper=CountsFromAfterTheWrite)

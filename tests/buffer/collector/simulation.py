@@ -1,6 +1,6 @@
 """A simulation of producers, consumers and collectors of one buffer, in any order, with pauses and wrong clocks.
 
-The code is the real one: `Producer`'s writing and enqueuing, `Consumer`, `GarbageCollector`, the queue of either
+The code is the real one: a producer's writing and enqueuing, `Consumer`, `GarbageCollector`, the queue of either
 version, `MemoryStore`. Only threads and clocks are simulated; and the head of version 2 is full with a few entries,
 so that there are segments.
 """
@@ -9,67 +9,55 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from unittest.mock import patch
 
-from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
-from penstock.buffer.locations import Names, location_time
-from penstock.buffer.manifest.cas import ManifestObject
+from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, ProducerConfig
+from penstock.buffer.locations import Names, location_time, segment_time
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.v2.head import Head
-from penstock.buffer.manifest.v2.segments import Segments, segment_time
-from penstock.buffer.producer.pending_batch import PendingBatch
+from penstock.buffer.manifest.v2.segments import Segments
 from penstock.errors import NotFound, PenstockError
 from penstock.storage import ObjectStore
 from penstock.testing import FaultyStore
 from tests.buffer.collector.conditions import DEADLINE, FAULTS, GRACE, NATIVE_STEPS, STEPS, Conditions
 from tests.buffer.collector.interleaved_store import ChangeTrackingMemory, InterleavedStore
 from tests.buffer.collector.interleaving import HOUR, Actor, Ended, Schedule, TracedStep
-from tests.buffer.manifest.world import small_bounds
+from tests.buffer.manifest.world import SMALL
 from tests.support import manifests
+from tests.support.producing import CountingShipper, SteppedProducer
 
 MANIFEST = "ingest/manifest"
 
 Clock: TypeAlias = Callable[[], float]
-MakeCollector: TypeAlias = Callable[[ObjectStore, ConsumerConfig, Clock], GarbageCollector]
+QueueWith: TypeAlias = Callable[[Clock], BufferQueue]
+"""Makes the queue of a producer, with an uptime clock."""
 
 TEN_YEARS = 3_650 * 24 * HOUR
 
 _EPOCH = 1_700_000_000.0
 
 
-class ThreadlessProducer(Producer):
-    """A producer without threads: its caller does the work of all of them, in order."""
+class SimulatedShipper(CountingShipper):
+    """The steps of a producer, with a queue whose deadlines are on its own uptime clock."""
 
-    written_again = 0
-
-    def _start(self) -> None:
-        self._is_stopped = True  # so that its loops end when there is nothing left to do
-
-    def _put(self, batch: PendingBatch, floor: int) -> None:
-        self.written_again += bool(batch.location)
-        super()._put(batch, floor)
-
-    def work_off(self) -> None:
-        """Write and enqueue everything that was sealed, as its threads would."""
-        self._write_batches()
-        self._enqueue_batches()
-
-    def seal(self) -> None:
-        """End the open batch."""
-        with self._lock:
-            self._seal()
+    def __init__(
+        self, store: ObjectStore, config: ProducerConfig, queue_with: QueueWith, names: Names, uptime: Clock
+    ) -> None:
+        super().__init__(store, config, queue_with(uptime), names, uptime)
 
 
 @dataclass(frozen=True)
 class Rules:
     """Which code is tested: by default the real one."""
 
-    collector: MakeCollector = lambda store, config, clock: GarbageCollector(store, config, clock=clock)
-    producer: type[ThreadlessProducer] = ThreadlessProducer
+    formats: Formats = field(default_factory=lambda: Formats(limits=SMALL))
+    shipper: type[SimulatedShipper] = SimulatedShipper
     config: ConsumerConfig = field(
         default_factory=lambda: ConsumerConfig(gc=False, gc_grace_period=GRACE, enqueue_deadline=DEADLINE)
     )
@@ -143,33 +131,38 @@ class Simulation:
         store = self._store_for(actor)
         # On version 1 the deadline is what makes a producer safe; on version 2 it may take any time.
         deadline = self._random.choice((DEADLINE, 100 * HOUR)) if self._is_native else DEADLINE
-        producer = self._rules.producer(store, ProducerConfig(enqueue_deadline=deadline), clock=wall, uptime=up)
+        names = Names(wall)
+        shipper = self._rules.shipper(
+            store,
+            ProducerConfig(enqueue_deadline=deadline),
+            lambda uptime: self._queue(store, actor, "producer", wall, uptime, names),
+            names,
+            up,
+        )
+        producer = SteppedProducer(shipper, wall)
         for number in range(self._random.randint(1, 3)):
             self._rest(actor)
-            handles = {}
-            for part in range(self._random.randint(1, 2)):
-                payload = f"{actor.name} {number} {part}".encode()
-                handles[payload] = producer.produce(payload)
-                producer.seal()
+            payloads = [f"{actor.name} {number} {part}".encode() for part in range(self._random.randint(1, 2))]
+            batches = [producer.take(payload) for payload in payloads]
             actor.keeps_turn = not self._conditions.interrupts_producers
-            producer.work_off()
+            outcomes = producer.ship(batches)
             actor.keeps_turn = False
-            for payload, handle in handles.items():
-                try:
-                    written = handle.result(0)
-                except PenstockError:
+            for payload, written in zip(payloads, outcomes, strict=True):
+                if isinstance(written, PenstockError):
                     self.counts["given up"] += 1
                 else:
                     self.counts["enqueued"] += 1
                     self._enqueued[payload] = written.sequence, written.location
-        self.counts["written again"] += producer.written_again
+        self.counts["written again"] += shipper.written_again
 
     def _consume(self, actor: Actor) -> None:
         wall, _ = self._clocks(actor)
         for _ in range(self._random.randint(1, 3)):
             self._rest(actor)
             try:
-                consumer = Consumer(self._store_for(actor), self._rules.config, clock=wall)
+                store = self._store_for(actor)
+                queue = self._queue(store, actor, "consumer", wall)
+                consumer = Consumer(store, self._rules.config, clock=wall, queue=queue)
                 for _ in range(self._random.randint(0, 4)):
                     batch = consumer.next_batch()
                     if batch is None:
@@ -186,7 +179,7 @@ class Simulation:
 
     def _collect(self, actor: Actor) -> None:
         wall, _ = self._clocks(actor)
-        collector = self._rules.collector(self._store_for(actor), self._rules.config, wall)
+        collector = self._collector(self._store_for(actor), actor, wall)
         for _ in range(self._random.randint(2, 10)):
             self._rest(actor)
             try:
@@ -233,7 +226,7 @@ class Simulation:
         self._floor = head.floor
 
     def _segment_names(self, head: Head) -> Iterator[str]:
-        segments = Segments(self._memory, MANIFEST, Names())
+        segments = Segments(self._memory, MANIFEST)
         waiting = list(head.segments)
         while waiting:
             reference = waiting.pop()
@@ -248,7 +241,7 @@ class Simulation:
         # A clock that leapt sets the floor up to a day ahead of the store's time, and nothing is deleted before that.
         self._schedule.now += 30 * HOUR if self._is_native and self._conditions.leaping_clocks else 3 * GRACE
         consumer = self._consumer(self._memory)
-        collector = self._rules.collector(self._memory, self._rules.config, self._last_clock)
+        collector = self._collector(self._memory, None, self._last_clock)
         collector.collect_once()
         # On version 2 queued entries hold back what is younger: there it counts only after the queue is drained.
         referenced = {entry.location for entry in self._manifest().entries}
@@ -280,6 +273,33 @@ class Simulation:
 
     def _store_for(self, actor: Actor) -> ObjectStore:
         return InterleavedStore(self._faulty or self._memory, actor.step, self._check)
+
+    def _queue(
+        self,
+        store: ObjectStore,
+        actor: Actor | None,
+        role: str,
+        clock: Clock,
+        uptime: Clock = time.monotonic,
+        names: Names | None = None,
+    ) -> BufferQueue:
+        """A queue for which backing off is a step like any other, and takes no real time."""
+        return BufferQueue(
+            store,
+            MANIFEST,
+            role,
+            prefix="ingest",
+            names=names or Names(clock),
+            formats=self._rules.formats,
+            clock=clock,
+            uptime=uptime,
+            sleep=lambda _: None if actor is None else actor.step("back off"),
+            sealing_threads=1,
+        )
+
+    def _collector(self, store: ObjectStore, actor: Actor | None, clock: Clock) -> GarbageCollector:
+        queue = self._queue(store, actor, "consumer", clock)
+        return GarbageCollector(store, self._rules.config, clock=clock, queue=queue)
 
     def _consumer(self, store: ObjectStore) -> Consumer:
         return Consumer(store, self._rules.config, clock=self._store_clock)
@@ -325,7 +345,7 @@ class Simulation:
 
 def runs(seeds: Iterable[int], conditions: Conditions = Conditions(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen
     """Run seed after seed."""
-    with _as_steps(), small_bounds():
+    with in_silence():
         for seed in seeds:
             yield Simulation(seed, conditions, rules).run()
 
@@ -345,18 +365,3 @@ def in_silence() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
-
-
-@contextmanager
-def _as_steps() -> Iterator[None]:
-    """Backing off is a step like any other, and takes no real time."""
-
-    def pauses(_: ManifestObject) -> Iterator[None]:
-        while True:
-            actor = Actor.current()
-            if actor is not None:
-                actor.step("back off")
-            yield
-
-    with patch.object(ManifestObject, "pauses", pauses), in_silence():
-        yield

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from penstock.buffer import GarbageCollector, Producer
 from penstock.buffer.groups import Groups
-from penstock.buffer.locations import location_time
-from penstock.buffer.manifest.v2.segments import segment_time
+from penstock.buffer.locations import location_time, segment_time
 from penstock.storage import MemoryStore
 from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, ONE_EACH, Buffer, Time
+from tests.buffer.manifest.world import SMALL
 from tests.support.dated_buffer import GRACE, MANIFEST, NOW_MS, OWNER, named_at
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Gate
@@ -31,6 +32,12 @@ def buffer(fresh_name: str) -> Buffer:
     """A buffer whose store has the same clock as everything else."""
     time = Time()
     return Buffer(MemoryStore(fresh_name, clock=time), time)
+
+
+@pytest.fixture
+def small(buffer: Buffer) -> Buffer:
+    """The same, with a head that is full with a few entries."""
+    return replace(buffer, limits=SMALL)
 
 
 def wrong_at(time: Time, *calls: int, by: float = TEN_YEARS) -> Callable[[], float]:
@@ -99,35 +106,35 @@ def test_a_reader_has_a_grace_period_after_the_range_is_closed(buffer: Buffer) -
     assert ahead.location not in buffer.data()
 
 
-def test_segments_that_are_dated_ten_years_ahead_are_deleted_as_well(buffer: Buffer, few_in_a_head: None) -> None:
-    buffer.produce(*[b"%d" % number for number in range(12)], skew=TEN_YEARS)
-    assert any((segment_time(path.removeprefix(FOLDER)) or 0) > NOW_MS + DAY * 1000 for path in buffer.segments())
-    buffer.ack(12)
-    buffer.time.passes(2 * GRACE)
-    buffer.produce(b"after")
-    buffer.ack(1)
-    settle(buffer)
-    buffer.time.passes(2 * GRACE)
-    settle(buffer)
-    assert buffer.paths() == {MANIFEST, OWNER}
+def test_segments_that_are_dated_ten_years_ahead_are_deleted_as_well(small: Buffer) -> None:
+    small.produce(*[b"%d" % number for number in range(12)], skew=TEN_YEARS)
+    assert any((segment_time(path.removeprefix(FOLDER)) or 0) > NOW_MS + DAY * 1000 for path in small.segments())
+    small.ack(12)
+    small.time.passes(2 * GRACE)
+    small.produce(b"after")
+    small.ack(1)
+    settle(small)
+    small.time.passes(2 * GRACE)
+    settle(small)
+    assert small.paths() == {MANIFEST, OWNER}
 
 
-def test_what_is_dated_ahead_and_named_in_a_segment_is_not_closed(buffer: Buffer, few_in_a_head: None) -> None:
-    written = buffer.produce(*[b"%d" % number for number in range(9)], skew=TEN_YEARS)
-    orphan = buffer.orphan(TEN_YEARS + HOUR / 2)
-    Groups(buffer.store).create("audit")
-    buffer.ack(9)
-    buffer.time.passes(2 * GRACE)
-    buffer.produce(b"now")
-    settle(buffer)
-    assert {one.location for one in written} <= buffer.data()
-    assert all(buffer.head.may_name(location_time(one.location)) for one in written)
-    assert orphan in buffer.data()  # within an hour after them: it waits for them
-    buffer.ack(10, "audit")
-    buffer.ack(1)
-    buffer.time.passes(2 * GRACE)
-    settle(buffer)
-    assert buffer.data() == set()
+def test_what_is_dated_ahead_and_named_in_a_segment_is_not_closed(small: Buffer) -> None:
+    written = small.produce(*[b"%d" % number for number in range(9)], skew=TEN_YEARS)
+    orphan = small.orphan(TEN_YEARS + HOUR / 2)
+    Groups(small.store).create("audit")
+    small.ack(9)
+    small.time.passes(2 * GRACE)
+    small.produce(b"now")
+    settle(small)
+    assert {one.location for one in written} <= small.data()
+    assert all(small.head.may_name(location_time(one.location)) for one in written)
+    assert orphan in small.data()  # within an hour after them: it waits for them
+    small.ack(10, "audit")
+    small.ack(1)
+    small.time.passes(2 * GRACE)
+    settle(small)
+    assert small.data() == set()
 
 
 def test_a_producer_that_is_paused_with_an_object_of_the_future_writes_it_again(buffer: Buffer) -> None:

@@ -349,19 +349,17 @@ def test_an_entry_that_comes_while_the_floor_is_being_set_is_not_below_it(buffer
 
 
 @pytest.mark.parametrize("listing", [1, 2])
-def test_when_either_listing_breaks_off_nothing_is_deleted_and_no_floor_is_set(
-    buffer: Buffer, few_in_a_head: None, listing: int
-) -> None:
-    buffer.fill(8)
-    buffer.ack(8)
-    buffer.time.passes(10 * GRACE)
-    buffer.collect()
-    buffer.time.passes(GRACE)
-    before, head = buffer.paths(), buffer.head
-    broken = _EndsInTheMiddle(buffer.store, listing)
+def test_when_either_listing_breaks_off_nothing_is_deleted_and_no_floor_is_set(small: Buffer, listing: int) -> None:
+    small.fill(8)
+    small.ack(8)
+    small.time.passes(10 * GRACE)
+    small.collect()
+    small.time.passes(GRACE)
+    before, head = small.paths(), small.head
+    broken = _EndsInTheMiddle(small.store, listing)
     with pytest.raises(StorageError, match="broke off"):
-        buffer.collect(broken)
-    assert (buffer.paths(), buffer.head) == (before, head)
+        small.collect(broken)
+    assert (small.paths(), small.head) == (before, head)
 
 
 class _EndsInTheMiddle(RecordingStore):

@@ -16,11 +16,13 @@ import pytest
 from penstock.buffer import ConsumerConfig, GarbageCollector, Manifest
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.errors import Fenced, PenstockError, StorageError
 from penstock.storage import MemoryStore
 from penstock.testing import DEFAULT_RATES, Fault, FaultyStore
 from tests.buffer.collector.simulation import in_silence
-from tests.support.dated_buffer import queue_of
+from tests.support.dated_buffer import MANIFEST
+from tests.support.enqueuing import Shipment
 
 CONFIG = ConsumerConfig()
 DEADLINE, GRACE = CONFIG.enqueue_deadline, CONFIG.gc_grace_period
@@ -48,7 +50,7 @@ class Buffer:
             self._memory, seed, rates=rates, sleep=self.let_pass, max_delay=2 * GRACE, max_jump=max_jump
         )
         self._names = Names(lambda: self._now)
-        self._queue = queue_of(self.store)
+        self._queue = BufferQueue(self.store, MANIFEST, "producer", uptime=lambda: self._now, sleep=lambda _: None)
         self._collector = GarbageCollector(self.store, CONFIG, clock=lambda: self._now)
         self._written: list[NewEntry] = []
         self._epoch: int | None = None
@@ -67,7 +69,7 @@ class Buffer:
     def enqueue(self) -> None:
         """Enqueue what was written and is still in time."""
         written, self._written = self._written, []
-        self._queue.enqueue(written, self._in_time, self._write_again)
+        Shipment(written, self._write_again).enqueue(self._queue)
 
     def write_and_enqueue(self) -> None:
         """Do both, with nothing in between."""
@@ -106,7 +108,7 @@ class Buffer:
         self.let_pass(2 * GRACE)
         view = self._queue.claim("earliest", None, allow_gap=False)
         self.collect()
-        if self._queue.native is not None:
+        if self._queue.guards_new_objects:
             self._queue.dequeue(view.epoch, view.next_sequence - 1)
             for _ in range(2):
                 self.collect()
@@ -118,9 +120,6 @@ class Buffer:
         location = self._names.location("ingest", floor)
         self.store.put(location, b"data")
         return replace(entry, location=location)
-
-    def _in_time(self, entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-        return [entry for entry in entries if self._now < entry.deadline]
 
 
 def run_randomly(buffer: Buffer, seed: int, calls: Sequence[str]) -> None:

@@ -48,42 +48,40 @@ def test_what_the_tail_names_is_kept_and_the_rest_is_deleted(
 
 
 @pytest.mark.parametrize("changes", FLOORS.values(), ids=FLOORS)
-def test_what_segments_and_index_segments_name_is_kept_and_they_too(
-    buffer: Buffer, few_in_a_head: None, changes: dict[str, object]
-) -> None:
-    buffer.fill(60)
-    buffer.ack(7)
-    assert max(reference.level for reference in buffer.head.segments) >= 1
-    named = buffer.named()
-    damage(buffer, **changes)
-    buffer.time.passes(10 * GRACE)
-    buffer.collect_all()
-    assert named <= buffer.paths()
-    assert len(buffer.data()) == 53
-    assert buffer.rest() == [b"%d" % number for number in range(7, 60)]
+def test_what_segments_and_index_segments_name_is_kept_and_they_too(small: Buffer, changes: dict[str, object]) -> None:
+    small.fill(60)
+    small.ack(7)
+    assert max(reference.level for reference in small.head.segments) >= 1
+    named = small.named()
+    damage(small, **changes)
+    small.time.passes(10 * GRACE)
+    small.collect_all()
+    assert named <= small.paths()
+    assert len(small.data()) == 53
+    assert small.rest() == [b"%d" % number for number in range(7, 60)]
 
 
-def test_a_sound_head_is_compared_without_opening_a_segment(buffer: Buffer, few_in_a_head: None) -> None:
-    buffer.fill(20)
-    orphan = buffer.orphan(-DAY)
-    buffer.collect()
-    buffer.time.passes(GRACE)
-    for path in buffer.segments():
-        buffer.store.put(path, b"not a segment any more")
-    assert buffer.collect().deleted == 1
-    assert orphan not in buffer.data()
+def test_a_sound_head_is_compared_without_opening_a_segment(small: Buffer) -> None:
+    small.fill(20)
+    orphan = small.orphan(-DAY)
+    small.collect()
+    small.time.passes(GRACE)
+    for path in small.segments():
+        small.store.put(path, b"not a segment any more")
+    assert small.collect().deleted == 1
+    assert orphan not in small.data()
 
 
-def test_where_a_segment_of_a_damaged_head_is_gone_nothing_is_deleted(buffer: Buffer, few_in_a_head: None) -> None:
-    buffer.fill(20)
-    buffer.orphan(-DAY)
-    damage(buffer, floor=LAST_ULID_MS)
-    buffer.time.passes(10 * GRACE)
-    buffer.store.delete([min(buffer.segments())])
-    before = buffer.paths()
+def test_where_a_segment_of_a_damaged_head_is_gone_nothing_is_deleted(small: Buffer) -> None:
+    small.fill(20)
+    small.orphan(-DAY)
+    damage(small, floor=LAST_ULID_MS)
+    small.time.passes(10 * GRACE)
+    small.store.delete([min(small.segments())])
+    before = small.paths()
     with pytest.raises(NotFound):
-        buffer.collect()
-    assert buffer.paths() == before
+        small.collect()
+    assert small.paths() == before
 
 
 def test_an_entry_that_comes_between_the_listing_and_the_delete_is_kept(buffer: Buffer) -> None:

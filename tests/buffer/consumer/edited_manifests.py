@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from penstock.buffer import Manifest, ManifestFormat
+from penstock.buffer.manifest.state import DEFAULT_GROUP
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Head, decode_head, encode_head, entry_of, unborn_head
+from penstock.buffer.manifest.v2.head import Head, decode_head, encode_head, entry_of, unborn_head
 from tests.support import manifests
 from tests.support.manifest_trailers import HEAD, body_of, ended
 

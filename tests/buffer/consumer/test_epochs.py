@@ -183,7 +183,6 @@ def test_a_claim_gives_up_where_no_read_succeeds(memory: ObjectStore) -> None:
     assert intercepted.count("put_if_absent", "put_if_match") == 0
 
 
-@pytest.mark.slow  # it waits between its tries
 def test_a_claim_that_never_gets_a_reply_fails_in_the_end(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     old = consume(memory)
@@ -194,7 +193,6 @@ def test_a_claim_that_never_gets_a_reply_fails_in_the_end(memory: ObjectStore) -
     assert not is_fenced(old)
 
 
-@pytest.mark.slow
 def test_a_claim_that_loses_again_and_again_goes_on(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     intercepted = InterceptedStore(memory)
@@ -209,7 +207,6 @@ def test_a_claim_that_loses_again_and_again_goes_on(memory: ObjectStore) -> None
     assert intercepted.is_done
 
 
-@pytest.mark.slow
 def test_a_dequeue_that_never_gets_a_reply_fails_in_the_end(memory: ObjectStore) -> None:
     queue_up(memory, 1)
     intercepted = InterceptedStore(memory)

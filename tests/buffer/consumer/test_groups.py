@@ -10,7 +10,7 @@ import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, Manifest, peek
 from penstock.buffer.groups import Groups
-from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
+from penstock.buffer.manifest.state import Limits
 from penstock.errors import Fenced, InvalidInput, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
@@ -188,11 +188,11 @@ def test_three_groups_at_their_own_speeds_see_everything_once(store: ObjectStore
 
 
 def test_three_groups_see_everything_once_through_segments(memory: ObjectStore) -> None:
-    count = 3 * MOST_IN_TAIL + 5
+    count = 3 * Limits().tail_entries + 5
     groups = {"default": 1, "audit": 100, "backup": 333}
     consumers = {group: join(memory, group) for group in groups}
     for _ in range(3):
-        queue_up(memory, MOST_IN_TAIL)
+        queue_up(memory, Limits().tail_entries)
     queue_up(memory, 5)
     seen: dict[str, list[int]] = {group: [] for group in groups}
     while len(seen["audit"]) < count:

@@ -10,9 +10,10 @@ import pytest
 
 from penstock.buffer import Consumer, GarbageCollector, Manifest, Producer, peek
 from penstock.buffer.groups import Groups, Writers
-from penstock.buffer.locations import Names
-from penstock.buffer.manifest.v2.head import MOST_IN_TAIL, Group, Reference, encode_head, unborn_head
-from penstock.buffer.manifest.v2.segments import Segment, encode_segment, folder_of
+from penstock.buffer.locations import Names, folder_of
+from penstock.buffer.manifest.state import Group, Limits
+from penstock.buffer.manifest.v2.head import Reference, encode_head, unborn_head
+from penstock.buffer.manifest.v2.segments import Segment, encode_segment
 from penstock.errors import CorruptData, Fenced
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.edited_manifests import changed, head_of
@@ -207,7 +208,7 @@ def test_a_group_that_is_not_there_is_a_fence(memory: ObjectStore, group: str) -
     queue_up(memory, 1)
     consumer = consume(memory)
     memory.put(MANIFEST, changed(memory.get(MANIFEST).data, groups={} if group == "default" else {group: Group(0, -1)}))
-    with pytest.raises(Fenced, match="somebody has dropped it"):
+    with pytest.raises(Fenced, match="is gone: it was dropped"):
         consumer.flush()
 
 
@@ -215,8 +216,8 @@ def test_a_group_that_is_not_there_is_a_fence(memory: ObjectStore, group: str) -
 
 
 def sealed(store: ObjectStore) -> tuple[Consumer, str]:
-    """A consumer of a queue whose first entries are in a segment that it has not read; and the path of that."""
-    queue_up(store, MOST_IN_TAIL)
+    """A consumer of a queue whose first entries are in a segment that it has not read; and where that is."""
+    queue_up(store, Limits().tail_entries)
     queue_up(store, 1)
     (segment,) = head_of(store.get(MANIFEST).data).segments
     return consume(store), f"{folder_of(MANIFEST)}/{segment.name}"
@@ -244,7 +245,7 @@ SEGMENTS: dict[str, Callable[[Raw, str], bytes]] = {
     "an entry that is none": lambda segment, name: segment_of(
         {**segment, "entries": [*segment["entries"][:-1], 7]}, name
     ),
-    "itself": lambda _, name: segment_of({"level": 0, "references": [reference(last=MOST_IN_TAIL - 1)]}, name),
+    "itself": lambda _, name: segment_of({"level": 0, "references": [reference(last=Limits().tail_entries - 1)]}, name),
 }
 
 
@@ -300,7 +301,7 @@ def test_a_segment_in_the_cache_is_not_mistaken_for_another(memory: ObjectStore)
         entries = head.tail if wrong.last == there.last else ()
         memory.put(MANIFEST, encode_head(head.changed(segments=(wrong,), tail=entries)))
         with pytest.raises(CorruptData, match=path):
-            consumer.next_descriptors(MOST_IN_TAIL + 1)
+            consumer.next_descriptors(Limits().tail_entries + 1)
 
 
 def test_index_segments_deeper_than_any_queue_needs_are_reported(memory: ObjectStore) -> None:
@@ -331,7 +332,7 @@ def test_a_repaired_segment_is_read(memory: ObjectStore) -> None:
     with pytest.raises(CorruptData):
         consumer.next_descriptors(1)
     memory.put(path, whole)
-    assert sequences(consumer.next_descriptors(MOST_IN_TAIL + 9)) == list(range(MOST_IN_TAIL + 1))
+    assert sequences(consumer.next_descriptors(Limits().tail_entries + 9)) == list(range(Limits().tail_entries + 1))
 
 
 def test_a_segment_whose_name_has_no_time_is_reported_by_an_ack_within_it(memory: ObjectStore) -> None:
@@ -350,8 +351,8 @@ def test_a_corrupt_segment_can_be_skipped_by_an_ack_through_its_end(memory: Obje
     # An ack does not read what is before it; nor does a reader that goes on after it.
     _, path = sealed(memory)
     memory.put(path, b"this is no segment")
-    consumer = consume(memory, MOST_IN_TAIL - 1)
-    assert sequences(consumer.next_descriptors(9)) == [MOST_IN_TAIL]
+    consumer = consume(memory, Limits().tail_entries - 1)
+    assert sequences(consumer.next_descriptors(9)) == [Limits().tail_entries]
 
 
 def test_the_head_that_these_tests_change_is_the_one_of_the_product() -> None:

@@ -25,7 +25,8 @@ from penstock.errors import Fenced, InvalidInput, NotFound, OutOfOrderAck, Penst
 from penstock.storage import open_store
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.reference_consumer import ACKS_PER_WRITE, Model
-from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, cursors, never_below_the_floor, sequences
+from tests.support.enqueuing import enqueue
+from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, cursors, sequences, without_waits
 
 # So many errors that most runs have some, and so few that most calls succeed.
 RATES = {
@@ -101,8 +102,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         payloads = [b"payload %d" % sequence for sequence in range(first, first + count)]
         for sequence, payload in enumerate(payloads, first):
             self.below.put(location(sequence), encode_batch([payload]))
-        entries = [NewEntry(location(first + n), (Metadata(0, 0),), 0.0) for n in range(count)]
-        self.producer.enqueue(entries, list, never_below_the_floor)
+        entries = [NewEntry(location(first + n), (Metadata(0, 0),)) for n in range(count)]
+        enqueue(self.producer, entries)
         self.model.payloads += payloads
 
     @rule()
@@ -194,12 +195,15 @@ class ConsumerMachine(RuleBasedStateMachine):
     def restart_anywhere(self, last_acked: int | None, allow_gap: bool) -> None:
         self.restart(last_acked, allow_gap)
 
+    def open(self, last_acked: int | None, *, allow_gap: bool) -> Consumer:
+        return Consumer(self.store, NO_GC, last_acked, allow_gap=allow_gap, queue=without_waits(self.store))
+
     @rule()
     def restart_where_it_was(self) -> None:
         self.restart(self.model.acked, allow_gap=False)
 
     def restart(self, last_acked: int | None, allow_gap: bool) -> None:
-        outcome = self.attempt(lambda: Consumer(self.store, NO_GC, last_acked, allow_gap=allow_gap))
+        outcome = self.attempt(lambda: self.open(last_acked, allow_gap=allow_gap))
         if self.model.skips_entries(last_acked) and not allow_gap:
             assert isinstance(outcome, InvalidInput), outcome
             return

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.buffer import BatchDescriptor, Metadata
-from penstock.buffer.manifest.v2.head import MOST_IN_TAIL
+from penstock.buffer.manifest.state import Limits
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
@@ -35,7 +35,7 @@ def test_a_descriptor_has_a_location_and_metadata(store: ObjectStore, manifest: 
 
 def test_descriptors_cost_one_read_of_each_segment_that_holds_them(store: ObjectStore, manifest: str) -> None:
     for _ in range(2):
-        queue_up(store, MOST_IN_TAIL)
+        queue_up(store, Limits().tail_entries)
     queue_up(store, 3)  # two segments, and a tail
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
@@ -47,7 +47,7 @@ def test_descriptors_cost_one_read_of_each_segment_that_holds_them(store: Object
     assert read_manifest == ("get", MANIFEST)
     assert len(segments) == (2 if manifest == "native" else 0)
     assert read_once == ([("get", min(segments))] if manifest == "native" else [])
-    assert sequences(consumer.next_descriptors(999)) == list(range(200, 2 * MOST_IN_TAIL + 3))
+    assert sequences(consumer.next_descriptors(999)) == list(range(200, 2 * Limits().tail_entries + 3))
 
 
 def test_descriptors_cost_one_read_of_the_manifest_and_no_read_of_data(store: ObjectStore) -> None:

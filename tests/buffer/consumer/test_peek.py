@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock import Record
 from penstock.buffer import Manifest, Metadata, Producer, ProducerConfig, peek
-from penstock.buffer.manifest.v2.head import Group
+from penstock.buffer.manifest.state import Group
 from penstock.errors import CorruptData, InvalidInput, NotFound, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.edited_manifests import with_locations

@@ -7,18 +7,17 @@ import pytest
 
 from penstock.buffer import BatchDescriptor, Manifest, Metadata
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.state import Group, Limits, Writer
 from penstock.buffer.manifest.v2.head import (
     NEW,
     Entry,
-    Group,
     Head,
     Item,
     Reference,
-    Writer,
     decode_head,
     encode_head,
 )
-from penstock.buffer.manifest.v2.segments import Segments
+from penstock.buffer.manifest.v2.segments import Segments, folded, sealed
 from penstock.storage import MemoryStore
 from tests.support.manifest_trailers import HEAD as HEAD_MAGIC
 from tests.support.manifest_trailers import SEGMENT as SEGMENT_MAGIC
@@ -140,24 +139,24 @@ def test_an_index_by_hand_is_read() -> None:
     store = MemoryStore("native-golden-index")
     store.put(f"ingest/manifest.d/{UPPER}", INDEX)
     store.put(f"ingest/manifest.d/{NAME}", ENTRIES)
-    segments = Segments(store, "ingest/manifest", Names())
+    segments = Segments(store, "ingest/manifest")
     assert tuple(segments.entries([Reference(UPPER, 0, 1, 4, 20, 5, 1)], 0, 9)) == HELD
 
 
 def test_a_sealed_segment_is_the_bytes_by_hand() -> None:
     store = MemoryStore("native-golden-sealed")
-    (reference,) = Segments(store, "ingest/manifest", Names()).seal(HELD, 0)
-    assert store.get(f"ingest/manifest.d/{reference.name}").data == ended(
-        body_of(ENTRIES), SEGMENT_MAGIC, name=reference.name
-    )
+    (new,) = sealed(HELD, Names(), 0, Limits())
+    Segments(store, "ingest/manifest").write([new])
+    name = new.reference.name
+    assert store.get(f"ingest/manifest.d/{name}").data == ended(body_of(ENTRIES), SEGMENT_MAGIC, name=name)
 
 
-def test_a_folded_segment_is_the_bytes_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.buffer.manifest.v2.segments.MOST_REFERENCES", 1)
+def test_a_folded_segment_is_the_bytes_by_hand() -> None:
     store = MemoryStore("native-golden-folded")
     one = Reference(NAME, 0, 1, 4, 20, 5, 0)
     other = Reference(NAME.replace("00-", "02-"), 2, 2, 0, 0, 6, 0)
-    (reference,) = Segments(store, "ingest/manifest", Names()).fold([one, other], 0)
+    (reference,), new = folded([one, other], Names(), 0, Limits(references=1))
+    Segments(store, "ingest/manifest").write(new)
     second = b"\x97\xd9\x3300000000000000000002-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg\x02\x02\x00\x00\x06\x00"
     body = body_of(INDEX).replace(b"references\x91", b"references\x92") + second
     data = store.get(f"ingest/manifest.d/{reference.name}").data

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.buffer.locations import Names, location_time
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Head, decode_head
-from penstock.buffer.manifest.v2.segments import Segments, segment_time
+from penstock.buffer.locations import location_time, segment_time
+from penstock.buffer.manifest.state import DEFAULT_GROUP
+from penstock.buffer.manifest.v2.head import Head, decode_head
+from penstock.buffer.manifest.v2.segments import Segments
 from penstock.errors import NotFound
 from penstock.storage import MemoryStore
 
@@ -19,7 +20,7 @@ class Auditor:
 
     def __init__(self, memory: MemoryStore) -> None:
         self._memory = memory
-        self._segments = Segments(memory, MANIFEST, Names())
+        self._segments = Segments(memory, MANIFEST)
         self.heads: list[Head] = []
         self.locations: list[str] = []
         """Of every sequence that was ever given, in order."""
@@ -50,11 +51,11 @@ class Auditor:
             return []
         there = {meta.path for meta in self._memory.list_objects("ingest")}
         try:
-            return sorted(set(self._named(self.head)) - there)
+            return sorted(set(self.named(self.head)) - there)
         except NotFound as error:
             return [str(error)]
 
-    def _named(self, head: Head) -> Iterator[str]:
+    def named(self, head: Head) -> Iterator[str]:
         """Every data object and segment that a head names, in its segments too."""
         segments = self._segments
         waiting = [(reference, reference.first) for reference in head.segments]
@@ -74,7 +75,7 @@ class Auditor:
         if missing:
             yield f"revision {head.revision} names what is not there: {missing}"
             return
-        for path in self._named(head):
+        for path in self.named(head):
             at = segment_time(path.removeprefix(f"{FOLDER}/")) if path.startswith(FOLDER) else location_time(path)
             if not head.may_name(at):
                 yield f"revision {head.revision} names {path} of {at}, and its floor is {head.floor}; {head.closed}"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
 from penstock.buffer.descriptors import Metadata, NewEntry
+from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import Enqueued, Transaction
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, Entry, Head, Item, Writer, decode_head
-from penstock.buffer.manifest.v2.queue import NativeQueue
+from penstock.buffer.manifest.state import DEFAULT_GROUP, Limits, Writer
+from penstock.buffer.manifest.v2.head import Entry, Head, Item, decode_head
 from penstock.storage import MemoryStore, Object, ObjectStore
 from penstock.storage.object_store import Data
 
@@ -26,15 +25,7 @@ LETTERS = st.characters(exclude_categories=["Cs"])
 def new(count: int, start: int = 0, payload: bytes = b"", *, records: int | None = 2) -> list[NewEntry]:
     """Entries on their way into a queue, whose locations are numbers."""
     items = (Metadata(0, 5, payload),)
-    return [NewEntry(f"data/{number}", items, 0.0, size=10, records=records) for number in range(start, start + count)]
-
-
-def all_in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-    return entries
-
-
-def as_it_is(entry: NewEntry, floor: int) -> NewEntry:
-    return entry
+    return [NewEntry(f"data/{number}", items, size=10, records=records) for number in range(start, start + count)]
 
 
 class Counted(MemoryStore):
@@ -77,19 +68,17 @@ class Counted(MemoryStore):
             self.largest_head = max(self.largest_head, len(data))
 
 
-def queue_on(store: ObjectStore, group: str = DEFAULT_GROUP) -> BufferQueue:
+def queue_on(store: ObjectStore, group: str = DEFAULT_GROUP, limits: Limits | None = None) -> BufferQueue:
     """A queue that does not wait between its tries."""
-    return BufferQueue(store, MANIFEST, "producer", group=group, sleep=lambda _: None, jitter=lambda: 0.0)
+    formats = Formats(limits=limits or Limits())
+    return BufferQueue(
+        store, MANIFEST, "producer", group=group, formats=formats, sleep=lambda _: None, jitter=lambda: 0.0
+    )
 
 
-def native(store: ObjectStore, group: str = DEFAULT_GROUP) -> NativeQueue:
-    found = queue_on(store, group).native
-    assert found is not None
-    return found
-
-
-def put(queue: BufferQueue | NativeQueue, entries: Sequence[NewEntry], by: Transaction | None = None) -> Enqueued:
-    return queue.enqueue(entries, all_in_time, as_it_is, by)
+def claim(queue: BufferQueue) -> int:
+    """Take an epoch, and return it."""
+    return queue.claim("earliest", None, allow_gap=False).epoch
 
 
 def head_of(store: ObjectStore) -> Head:

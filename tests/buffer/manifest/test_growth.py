@@ -7,10 +7,9 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer
 from penstock.buffer import Manifest
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.manifest.state import Transaction
-from penstock.buffer.manifest.v2.head import MOST_REFERENCES
-from penstock.buffer.manifest.v2.queue import NativeQueue
-from tests.buffer.manifest.samples import Counted, head_of, locations, native, new, put, queue_on
+from penstock.buffer.manifest.state import Limits, Transaction
+from tests.buffer.manifest.samples import Counted, claim, head_of, locations, new, queue_on
+from tests.support.enqueuing import enqueue
 
 MANIFESTS = ["native"]
 MOST = 128 << 10
@@ -20,7 +19,12 @@ QUERY = "5f2b7c7e-8f0c-4b57-9d7e-0a4f6f5e9b11"
 def named_like_data(count: int, start: int) -> list[NewEntry]:
     """Entries whose locations are as long as those of data objects."""
     return [
-        NewEntry(f"ingest/01ARZ3NDEKTSV4RRFF{number:08d}.batch", (Metadata(0, 1_700_000_000_000),), 0.0, 1 << 20, 1000)
+        NewEntry(
+            f"ingest/01ARZ3NDEKTSV4RRFF{number:08d}.batch",
+            (Metadata(0, 1_700_000_000_000),),
+            size=1 << 20,
+            records=1000,
+        )
         for number in range(start, start + count)
     ]
 
@@ -35,7 +39,7 @@ def test_a_hundred_thousand_entries_leave_the_head_small_and_the_cost_of_an_enqu
     cost: list[int] = []
     for start in range(0, 100_000, 50):
         store.clear()
-        put(queue, named_like_data(50, start))
+        enqueue(queue, named_like_data(50, start))
         cost.append(store.written)
     assert store.largest_head <= MOST
     # A round is what it takes to fill a tail: the dearest and the mean of a late one, against those of an early one.
@@ -52,43 +56,43 @@ def test_a_hundred_thousand_entries_leave_the_head_small_and_the_cost_of_an_enqu
 def test_of_a_backlog_a_thousand_times_as_large_an_enqueue_writes_only_some_references_more(fresh_name: str) -> None:
     def cost(backlog: int) -> int:
         store = Counted(f"{fresh_name}-{backlog}")
-        put(queue_on(store), named_like_data(backlog, 0))
+        enqueue(queue_on(store), named_like_data(backlog, 0))
         queue = queue_on(store)
         queue.look()
         store.clear()
         for number in range(520):  # at least two tails are sealed
-            put(queue, named_like_data(1, backlog + number))
+            enqueue(queue, named_like_data(1, backlog + number))
         return store.written
 
     large = cost(200_000)
-    assert large <= cost(200) + 520 * MOST_REFERENCES * 100
+    assert large <= cost(200) + 520 * Limits().references * 100
     assert large <= 520 * (32 << 10)
 
 
 def test_one_enqueue_of_a_hundred_thousand_entries_leaves_the_head_small(store: Counted) -> None:
-    put(queue_on(store), named_like_data(100_000, 0))
+    enqueue(queue_on(store), named_like_data(100_000, 0))
     assert store.largest_head <= MOST
     assert store.calls["compare and set"] == 1
-    assert len(head_of(store).segments) <= MOST_REFERENCES
+    assert len(head_of(store).segments) <= Limits().references
 
 
 def test_many_writers_leave_the_head_small(store: Counted) -> None:
     backlog = queue_on(store)
     for start in range(0, 70_000, 256):  # as many references as there can be
-        put(backlog, named_like_data(256, start))
+        enqueue(backlog, named_like_data(256, start))
     for number in range(1_300):
-        put(backlog, named_like_data(1, number), Transaction(f"writer-{number:09d}", 1 << 40, is_named=False))
+        enqueue(backlog, named_like_data(1, number), Transaction(f"writer-{number:09d}", 1 << 40, is_named=False))
     assert len(head_of(store).writers) == 1_000
     assert store.largest_head <= MOST
 
 
 def test_a_hundred_queries_beside_a_thousand_producers_leave_the_head_small(store: Counted) -> None:
     queue = queue_on(store)
-    put(queue, named_like_data(70_000, 0))
+    enqueue(queue, named_like_data(70_000, 0))
     for number in range(100):
-        put(queue, named_like_data(1, number), Transaction(f"{QUERY[:-4]}{number:04d}", 1 << 40))
+        enqueue(queue, named_like_data(1, number), Transaction(f"{QUERY[:-4]}{number:04d}", 1 << 40))
     for number in range(1_000):
-        put(queue, named_like_data(1, number), Transaction(f"writer-{number:09d}", 1 << 40, is_named=False))
+        enqueue(queue, named_like_data(1, number), Transaction(f"writer-{number:09d}", 1 << 40, is_named=False))
     writers = head_of(store).writers
     assert sum(writer.is_named for writer in writers.values()) == 100
     assert len(writers) == 1_100
@@ -112,8 +116,8 @@ def test_many_small_calls_with_metadata_leave_the_head_small(store: Counted) -> 
 def test_a_batch_whose_metadata_alone_are_over_32_kib_leaves_the_head_small(store: Counted, size: int) -> None:
     queue = queue_on(store)
     for number in range(4):
-        put(queue, new(1, number, bytes([number]) * size))
-        put(queue, new(1, 10 + number))
+        enqueue(queue, new(1, number, bytes([number]) * size))
+        enqueue(queue, new(1, 10 + number))
     assert store.largest_head <= MOST
     assert locations(store) == [f"data/{n}" for n in (0, 10, 1, 11, 2, 12, 3, 13)]
     view = queue_on(store).look()
@@ -121,21 +125,21 @@ def test_a_batch_whose_metadata_alone_are_over_32_kib_leaves_the_head_small(stor
 
 
 def test_a_slow_group_beside_a_fast_one_leaves_the_head_small(store: Counted) -> None:
-    queue, fast = native(store), native(store, group="fast")
-    put(queue, new(1))
-    native(store).claim(None, allow_gap=False)
-    epoch = fast.claim(None, allow_gap=False).epoch
+    queue, fast = queue_on(store), queue_on(store, group="fast")
+    enqueue(queue, new(1))
+    claim(queue_on(store))
+    epoch = claim(fast)
     for start in range(1, 40_000, 400):
-        put(queue, named_like_data(400, start))
+        enqueue(queue, named_like_data(400, start))
         fast.dequeue(epoch, start + 200)
     assert store.largest_head <= MOST
     assert head_of(store).first_sequence == 0
 
 
 def test_what_is_acked_one_by_one_costs_one_write_each_and_reads_a_segment_once(store: Counted) -> None:
-    put(queue_on(store), named_like_data(5_000, 0))
-    queue: NativeQueue = native(store)
-    epoch = queue.claim(None, allow_gap=False).epoch
+    enqueue(queue_on(store), named_like_data(5_000, 0))
+    queue = queue_on(store)
+    epoch = claim(queue)
     store.clear()
     for sequence in range(0, 5_000, 25):
         queue.dequeue(epoch, sequence)

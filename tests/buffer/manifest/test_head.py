@@ -16,14 +16,11 @@ from penstock.buffer import GarbageCollector
 from penstock.buffer.descriptors import Metadata
 from penstock.buffer.groups import Groups
 from penstock.buffer.manifest.contents import Manifest
+from penstock.buffer.manifest.state import Group, Limits, Writer
 from penstock.buffer.manifest.v2.head import (
-    MOST_IN_TAIL,
-    TAIL_BYTES,
     Entry,
-    Group,
     Head,
     Reference,
-    Writer,
     decode_head,
     encode_head,
     entry_of,
@@ -282,16 +279,16 @@ def test_a_number_that_version_1_could_not_hold_is_refused(item: Metadata) -> No
 
 
 def test_a_tail_is_full_at_256_entries() -> None:
-    assert MOST_IN_TAIL == 256
-    assert not is_too_long(tuple(entry(number, "x") for number in range(256)))
-    assert is_too_long(tuple(entry(number, "x") for number in range(257)))
+    assert Limits().tail_entries == 256
+    assert not is_too_long(tuple(entry(number, "x") for number in range(256)), Limits())
+    assert is_too_long(tuple(entry(number, "x") for number in range(257)), Limits())
 
 
 def test_a_tail_is_full_at_32_kib() -> None:
-    assert TAIL_BYTES == 32 << 10
+    assert Limits().tail_bytes == 32 << 10
     around = len(msgspec.msgpack.encode((entry(0, "x" * 30_000),))) - 30_000
-    assert not is_too_long((entry(0, "x" * (TAIL_BYTES - around)),))
-    assert is_too_long((entry(0, "x" * (TAIL_BYTES - around + 1)),))
+    assert not is_too_long((entry(0, "x" * (Limits().tail_bytes - around)),), Limits())
+    assert is_too_long((entry(0, "x" * (Limits().tail_bytes - around + 1)),), Limits())
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02\x00", written({}), written({"a": 1}), ended(b"\x80", HEAD, 3)])

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from penstock import Consumer, ConsumerConfig, Producer
-from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.groups import Groups, Writers
-from penstock.buffer.manifest.state import Enqueued, Start, Transaction
-from penstock.buffer.manifest.v2.head import Head, Writer, decode_head, encode_head
-from penstock.buffer.manifest.v2.queue import NativeQueue
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.manifest.state import Enqueued, Start, Transaction, Unwritten, Writer
+from penstock.buffer.manifest.v2.head import Head, decode_head, encode_head
 from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
@@ -21,16 +20,15 @@ from tests.buffer.manifest.samples import (
     FOLDER,
     MANIFEST,
     Counted,
-    all_in_time,
-    as_it_is,
+    claim,
     head_of,
     locations,
-    native,
     new,
-    put,
     queue_on,
     writer,
 )
+from tests.support.enqueuing import enqueue
+from tests.support.hooked_store import HookedStore
 
 MANIFESTS = ["native"]
 LOST_REPLIES = (Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT)
@@ -49,8 +47,8 @@ def set_head(store: ObjectStore, change: Callable[[Head], Head]) -> None:
 
 def consume_all(store: ObjectStore, group: str = "default") -> None:
     """A consumer takes over, and acks everything."""
-    queue = native(store, group=group)
-    view = queue.claim(None, allow_gap=False)
+    queue = queue_on(store, group=group)
+    view = queue.claim("earliest", None, allow_gap=False)
     queue.dequeue(view.epoch, view.next_sequence - 1)
 
 
@@ -59,15 +57,15 @@ def consume_all(store: ObjectStore, group: str = "default") -> None:
 
 def test_entries_get_the_next_sequences_all_in_one_write(store: Counted) -> None:
     queue = queue_on(store)
-    assert put(queue, new(3)) == Enqueued(True, 0, {"data/0": 0, "data/1": 1, "data/2": 2})
-    assert put(queue, new(1, 3)) == Enqueued(True, 3, {"data/3": 3})
+    assert enqueue(queue, new(3)) == Enqueued(True, 0, {"data/0": 0, "data/1": 1, "data/2": 2})
+    assert enqueue(queue, new(1, 3)) == Enqueued(True, 3, {"data/3": 3})
     assert store.calls["compare and set"] == 2
     assert locations(store) == [f"data/{number}" for number in range(4)]
 
 
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 5_000])
 def test_any_number_of_entries_is_one_write_of_the_head(store: Counted, count: int) -> None:
-    done = put(queue_on(store), new(count))
+    done = enqueue(queue_on(store), new(count))
     assert (done.appended, done.first_sequence, len(done.sequences)) == (True, 0, count)
     assert (store.calls["compare and set"], head_of(store).revision) == (1, 1)
     assert locations(store) == [f"data/{number}" for number in range(count)]
@@ -75,10 +73,10 @@ def test_any_number_of_entries_is_one_write_of_the_head(store: Counted, count: i
 
 def test_the_256th_entry_is_in_the_tail_and_the_257th_seals_it(store: Counted) -> None:
     queue = queue_on(store)
-    put(queue, new(200))
-    put(queue, new(56, 200))
+    enqueue(queue, new(200))
+    enqueue(queue, new(56, 200))
     assert (len(head_of(store).tail), head_of(store).segments) == (256, ())
-    put(queue, new(1, 256))
+    enqueue(queue, new(1, 256))
     (reference,) = head_of(store).segments
     assert (reference.first, reference.last, reference.records, reference.size) == (0, 255, 512, 2560)
     assert [entry.sequence for entry in head_of(store).tail] == [256]
@@ -86,38 +84,38 @@ def test_the_256th_entry_is_in_the_tail_and_the_257th_seals_it(store: Counted) -
 
 def test_what_is_added_counts_when_the_tail_is_measured_in_bytes(store: Counted) -> None:
     queue = queue_on(store)
-    put(queue, new(1, 0, bytes(30_000)))
-    put(queue, new(1, 1, bytes(2_000)))
+    enqueue(queue, new(1, 0, bytes(30_000)))
+    enqueue(queue, new(1, 1, bytes(2_000)))
     assert (len(head_of(store).tail), len(head_of(store).segments)) == (2, 0)
-    put(queue, new(1, 2, bytes(2_000)))
+    enqueue(queue, new(1, 2, bytes(2_000)))
     assert ([entry.sequence for entry in head_of(store).tail], len(head_of(store).segments)) == ([2], 1)
-    put(queue, new(1, 3, bytes(40_000)))
+    enqueue(queue, new(1, 3, bytes(40_000)))
     assert ([entry.sequence for entry in head_of(store).tail], len(head_of(store).segments)) == ([], 2)
 
 
 def test_what_is_too_long_for_a_tail_takes_one_write_of_a_segment(store: Counted) -> None:
     """Between the head that was read and the one that is written: the longer that takes, the more others are first."""
-    put(queue_on(store), new(10))
+    enqueue(queue_on(store), new(10))
     store.clear()
-    put(queue_on(store), new(300, 10))
+    enqueue(queue_on(store), new(300, 10))
     assert (store.calls["get"], store.calls["put"], store.calls["compare and set"]) == (1, 1, 1)
     assert [(one.first, one.last) for one in head_of(store).segments] == [(0, 309)]
 
 
 def test_a_producer_that_kept_the_head_writes_without_reading_first(store: Counted) -> None:
     queue = queue_on(store)
-    put(queue, new(1))
+    enqueue(queue, new(1))
     store.clear()
-    put(queue, new(1, 1))
+    enqueue(queue, new(1, 1))
     assert store.calls == {"compare and set": 1}
 
 
 def test_one_that_lost_reads_once_and_writes_again(store: Counted) -> None:
     queue, other = queue_on(store), queue_on(store)
-    put(queue, new(1))
-    put(other, new(1, 1))
+    enqueue(queue, new(1))
+    enqueue(other, new(1, 1))
     store.clear()
-    assert put(queue, new(1, 2)).first_sequence == 2
+    assert enqueue(queue, new(1, 2)).first_sequence == 2
     assert store.calls == {"compare and set": 2, "get": 1}
 
 
@@ -126,10 +124,10 @@ def test_a_segment_is_there_before_the_head_that_names_it(store: Counted) -> Non
         def put(self, path: str, data: object) -> str:
             raise StorageError("no room for segments")
 
-    put(queue_on(store), new(256))
+    enqueue(queue_on(store), new(256))
     before = head_of(store)
     with pytest.raises(StorageError, match="no room"):
-        put(queue_on(Refusing(store.url.removeprefix("memory://"))), new(1, 256))
+        enqueue(queue_on(Refusing(store.url.removeprefix("memory://"))), new(1, 256))
     assert head_of(store) == before
 
 
@@ -137,59 +135,58 @@ def test_a_segment_is_there_before_the_head_that_names_it(store: Counted) -> Non
 
 
 def test_a_transaction_that_comes_again_is_success_and_appends_nothing(store: Counted) -> None:
-    assert put(queue_on(store), new(2), Transaction("query", 7)).appended
+    assert enqueue(queue_on(store), new(2), Transaction("query", 7)).appended
     before = head_of(store)
-    again = put(queue_on(store), new(2, 10), Transaction("query", 7))
+    again = enqueue(queue_on(store), new(2, 10), Transaction("query", 7))
     assert again == Enqueued(False, 0, was_there=True)
     assert head_of(store) == before
 
 
 def test_a_transaction_before_the_last_is_refused_and_appends_nothing(store: Counted) -> None:
-    put(queue_on(store), new(2), Transaction("query", 7))
+    enqueue(queue_on(store), new(2), Transaction("query", 7))
     before = head_of(store)
     with pytest.raises(InvalidInput, match="'query' comes with transaction 3, and 7 is its last one"):
-        put(queue_on(store), new(2, 20), Transaction("query", 3))
+        enqueue(queue_on(store), new(2, 20), Transaction("query", 3))
     assert head_of(store) == before
 
 
 def test_a_later_transaction_of_the_same_writer_is_appended(store: Counted) -> None:
-    put(queue_on(store), new(1), Transaction("query", 0))
-    assert put(queue_on(store), new(1, 1), Transaction("query", 1)).appended
-    assert put(queue_on(store), new(1, 2), Transaction("another", 0)).appended
+    enqueue(queue_on(store), new(1), Transaction("query", 0))
+    assert enqueue(queue_on(store), new(1, 1), Transaction("query", 1)).appended
+    assert enqueue(queue_on(store), new(1, 2), Transaction("another", 0)).appended
     assert len(locations(store)) == 3
     assert {name: one.transaction for name, one in head_of(store).writers.items()} == {"query": 1, "another": 0}
 
 
 def test_a_transaction_that_was_dequeued_and_collected_is_known_all_the_same(store: Counted) -> None:
-    put(queue_on(store), new(300), Transaction("query", 7))
+    enqueue(queue_on(store), new(300), Transaction("query", 7))
     consume_all(store)
-    again = put(queue_on(store), new(300, 1_000), Transaction("query", 7))
+    again = enqueue(queue_on(store), new(300, 1_000), Transaction("query", 7))
     assert (again.appended, again.was_there) == (False, True)
     assert (head_of(store).next_sequence, locations(store)) == (300, [])
 
 
-def test_entries_that_are_too_late_are_left_out_and_none_is_no_write(store: Counted) -> None:
+def test_entries_that_are_too_late_are_said_to_be_and_nothing_is_written(store: Counted) -> None:
     queue = queue_on(store)
-    done = queue.enqueue(new(3), lambda entries: [one for one in entries if one.location != "data/1"], as_it_is)
-    assert done.sequences == {"data/0": 0, "data/2": 1}
-    before = head_of(store)
-    assert queue.enqueue(new(1, 9), lambda _: [], as_it_is) == Enqueued(appended=False)
-    assert head_of(store) == before
+    late = replace(new(1, 1)[0], deadline=-1.0)
+    done = queue.enqueue([*new(1), late, *new(1, 2)])
+    assert isinstance(done, Unwritten)
+    assert (done.late, done.closed) == ((late,), ())
+    assert store.calls["compare and set"] == 0
+    assert enqueue(queue, []) == Enqueued(appended=False)
 
 
-def test_data_below_the_floor_is_written_again_before_it_is_named(store: Counted) -> None:
-    put(queue_on(store), new(1))
+def test_data_below_the_floor_is_said_to_be_and_not_named(store: Counted) -> None:
+    enqueue(queue_on(store), new(1))
     below = replace(new(1)[0], location="ingest/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch")
     set_head(store, lambda head: head.changed(floor=1_469_922_850_260, floor_set_at=1))
-    asked: list[int] = []
-
-    def rewrite(entry: NewEntry, floor: int) -> NewEntry:
-        asked.append(floor)
-        return replace(entry, location="ingest/again")
-
-    done = queue_on(store).enqueue([below, *new(1, 5)], all_in_time, rewrite)
-    assert done.sequences == {"ingest/again": 1, "data/5": 2}
-    assert asked == [1_469_922_850_260]
+    before, queue = head_of(store), queue_on(store)
+    done = queue.enqueue([below, *new(1, 5)])
+    assert isinstance(done, Unwritten)
+    assert (done.closed, done.floor, done.late) == ((below,), 1_469_922_850_260, ())
+    assert head_of(store) == before
+    again = queue.enqueue([replace(below, location="ingest/again"), *new(1, 5)], attempts=done.attempts)
+    assert again == Enqueued(True, 1, {"ingest/again": 1, "data/5": 2})
 
 
 # Lost replies.
@@ -202,17 +199,17 @@ def test_data_below_the_floor_is_written_again_before_it_is_named(store: Counted
 def test_after_a_lost_reply_nothing_is_appended_twice(
     store: Counted, fault: Fault, by: Transaction | None, is_dequeued: bool, backlog: int
 ) -> None:
-    put(queue_on(store), new(1 + backlog))
+    enqueue(queue_on(store), new(1 + backlog))
 
     def meanwhile(_: ObjectStore, path: str) -> None:
         if is_dequeued:
             consume_all(store)
-        put(queue_on(store), new(1, 900))
+        enqueue(queue_on(store), new(1, 900))
 
     faulty = FaultyStore(store, rates={}, third_party=meanwhile, sleep=lambda _: None)
     faulty.inject(fault, path=MANIFEST)
     faulty.inject(Fault.THIRD_PARTY_AFTER, path=MANIFEST)
-    done = put(queue_on(faulty), new(2, 500), by)
+    done = enqueue(queue_on(faulty), new(2, 500), by)
     assert not faulty.planned
     first = 1 + backlog
     assert head_of(store).next_sequence == first + 3
@@ -226,12 +223,12 @@ def test_after_a_lost_reply_nothing_is_appended_twice(
 @pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("fault", EVERY_KIND)
 def test_whatever_a_write_meets_its_entries_are_there_once(store: Counted, fault: Fault, times: int) -> None:
-    put(queue_on(store), new(1))
+    enqueue(queue_on(store), new(1))
     others = itertools.count(100)
     faulty = FaultyStore(
         store,
         rates={},
-        third_party=lambda *_: put(queue_on(store), new(1, next(others))),
+        third_party=lambda *_: enqueue(queue_on(store), new(1, next(others))),
         sleep=lambda _: None,
         max_late=2,
     )
@@ -239,7 +236,7 @@ def test_whatever_a_write_meets_its_entries_are_there_once(store: Counted, fault
     faulty.inject(fault, path=MANIFEST, times=times)
     said: dict[str, int] = {}
     for number in range(1, 8):
-        said.update(put(queue, new(1, number)).sequences)
+        said.update(enqueue(queue, new(1, number)).sequences)
     faulty.settle()
     found = locations(store)
     assert {location: found.index(location) for location in said} == said
@@ -249,23 +246,23 @@ def test_whatever_a_write_meets_its_entries_are_there_once(store: Counted, fault
 
 @pytest.mark.parametrize("fault", LOST_REPLIES)
 def test_after_a_lost_reply_some_of_the_entries_may_be_too_late_and_are_there(store: Counted, fault: Fault) -> None:
-    put(queue_on(store), new(1))
-    faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
+    enqueue(queue_on(store), new(1))
+    now = [0.0]
+    hooked = HookedStore(store)
+    hooked.after("write manifest", lambda: now.append(9.0), times=1)
+    faulty = FaultyStore(hooked, rates={}, sleep=lambda _: None)
     faulty.inject(fault, path=MANIFEST)
-    calls = itertools.count()
-
-    def in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-        return entries if next(calls) < 2 else entries[:1]
-
-    assert queue_on(faulty).enqueue(new(2, 1), in_time, as_it_is).sequences == {"data/1": 1, "data/2": 2}
+    queue = BufferQueue(faulty, MANIFEST, "producer", sleep=lambda _: None, uptime=lambda: now[-1])
+    first, second = new(2, 1)
+    assert enqueue(queue, [first, replace(second, deadline=5.0)]).sequences == {"data/1": 1, "data/2": 2}
     assert locations(store) == ["data/0", "data/1", "data/2"]
 
 
 def test_a_segment_whose_sealer_lost_its_write_stays_until_a_collector_comes(store: Counted) -> None:
     queue = queue_on(store)
-    put(queue, new(256))
-    put(queue_on(store), new(1, 256))
-    put(queue, new(1, 257))
+    enqueue(queue, new(256))
+    enqueue(queue_on(store), new(1, 256))
+    enqueue(queue, new(1, 257))
     there = [meta.path for meta in store.list_objects(FOLDER)]
     assert len(there) == 2
     (reference,) = head_of(store).segments
@@ -276,15 +273,17 @@ def test_a_segment_whose_sealer_lost_its_write_stays_until_a_collector_comes(sto
 
 
 def test_the_latest_thousand_random_names_are_remembered_and_named_ones_stay(store: Counted) -> None:
-    put(queue_on(store), new(1), Transaction("query", 0))
+    enqueue(queue_on(store), new(1), Transaction("query", 0))
     writers = {f"w{number}": writer(2 + number) for number in range(1_000)}
     set_head(store, lambda head: replaced(head, {**head.writers, **writers}, 1_001))
-    put(queue_on(store), new(1, 1), Transaction("new", 0, is_named=False))
+    enqueue(queue_on(store), new(1, 1), Transaction("new", 0, is_named=False))
     head = head_of(store)
     assert (len(head.writers), "w0" in head.writers, "query" in head.writers) == (1_001, False, True)
     assert head.forgotten_through == 2
-    put(queue_on(store), new(1, 2), Transaction("w1", 1, is_named=False))  # it has written: it is not the oldest now
-    put(queue_on(store), new(1, 3), Transaction("newer", 0, is_named=False))
+    enqueue(
+        queue_on(store), new(1, 2), Transaction("w1", 1, is_named=False)
+    )  # it has written: it is not the oldest now
+    enqueue(queue_on(store), new(1, 3), Transaction("newer", 0, is_named=False))
     head = head_of(store)
     assert ("w1" in head.writers, "w2" in head.writers, head.forgotten_through) == (True, False, 4)
     assert list(head.writers)[-2:] == ["w1", "newer"]
@@ -301,7 +300,7 @@ def replaced(head: Head, writers: dict[str, Writer], revision: int) -> Head:
 def test_a_producer_in_doubt_whose_name_was_forgotten_fails_only_if_it_may_have_been_it(
     store: Counted, forgotten_past_base: int, is_known: bool
 ) -> None:
-    put(queue_on(store), new(1))
+    enqueue(queue_on(store), new(1))
     base = head_of(store).revision
 
     def forget(_: ObjectStore, path: str) -> None:
@@ -313,42 +312,42 @@ def test_a_producer_in_doubt_whose_name_was_forgotten_fails_only_if_it_may_have_
     faulty.inject(Fault.THIRD_PARTY_BEFORE, path=MANIFEST)
     queue = queue_on(faulty)
     if is_known:
-        assert put(queue, new(1, 1)).sequences == {"data/1": 1}
+        assert enqueue(queue, new(1, 1)).sequences == {"data/1": 1}
     else:
         with pytest.raises(OutcomeUnknown, match="has forgotten its writer"):
-            put(queue, new(1, 1))
+            enqueue(queue, new(1, 1))
         assert locations(store) == ["data/0"]
 
 
 def test_a_producer_whose_name_was_forgotten_between_its_writes_goes_on(store: Counted) -> None:
     queue = queue_on(store)
-    put(queue, new(1))
+    enqueue(queue, new(1))
     set_head(store, lambda head: head.changed(writers={}, forgotten_through=head.revision + 1))
     with pytest.raises(OutcomeUnknown):  # its first try was based on what it kept: it lost, and cannot know why
-        put(queue, new(1, 1))
-    assert put(queue, new(1, 2)).sequences == {"data/2": 1}
+        enqueue(queue, new(1, 1))
+    assert enqueue(queue, new(1, 2)).sequences == {"data/2": 1}
 
 
 @pytest.mark.parametrize("fault", [None, *LOST_REPLIES])
 def test_a_writer_that_is_dropped_is_forgotten_and_what_it_sends_again_is_appended(
     store: Counted, fault: Fault | None
 ) -> None:
-    put(queue_on(store), new(1), Transaction("query", 7))
+    enqueue(queue_on(store), new(1), Transaction("query", 7))
     faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
     if fault is not None:
         faulty.inject(fault, path=MANIFEST)
     Writers(faulty).drop("query")
     assert Writers(store).list() == {}
     assert head_of(store).forgotten_through == 1
-    assert put(queue_on(store), new(1, 1), Transaction("query", 7)).appended
+    assert enqueue(queue_on(store), new(1, 1), Transaction("query", 7)).appended
     with pytest.raises(InvalidInput, match="no writer 'typo'"):
         Writers(store).drop("typo")
 
 
 def test_writers_are_listed_with_what_each_did_last(store: Counted) -> None:
-    put(queue_on(store), new(1), Transaction("query", 7))
-    put(queue_on(store), new(2, 1), Transaction("other", 1))
-    put(queue_on(store), new(1, 3), Transaction("query", 8))
+    enqueue(queue_on(store), new(1), Transaction("query", 7))
+    enqueue(queue_on(store), new(2, 1), Transaction("other", 1))
+    enqueue(queue_on(store), new(1, 3), Transaction("query", 8))
     found = Writers(store).list()
     assert [(name, one.transaction, one.first_sequence, one.revision) for name, one in found.items()] == [
         ("other", 1, 1, 2),
@@ -368,7 +367,7 @@ def acked(store: ObjectStore) -> dict[str, tuple[int, int]]:
 def test_a_group_is_created_once_whatever_its_write_meets(
     store: Counted, fault: Fault | None, start: Start, begins: int
 ) -> None:
-    put(queue_on(store), new(3))
+    enqueue(queue_on(store), new(3))
     faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
     if fault is not None:
         faulty.inject(fault, path=MANIFEST)
@@ -380,9 +379,9 @@ def test_a_group_is_created_once_whatever_its_write_meets(
 
 @pytest.mark.parametrize("fault", [None, *LOST_REPLIES])
 def test_a_reset_gives_one_epoch_and_fences(store: Counted, fault: Fault | None) -> None:
-    put(queue_on(store), new(3))
-    reading = native(store)
-    epoch = reading.claim(None, allow_gap=False).epoch
+    enqueue(queue_on(store), new(3))
+    reading = queue_on(store)
+    epoch = claim(reading)
     faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
     if fault is not None:
         faulty.inject(fault, path=MANIFEST)
@@ -400,9 +399,9 @@ def test_a_reset_gives_one_epoch_and_fences(store: Counted, fault: Fault | None)
 def test_a_group_that_is_dropped_is_gone_and_never_made_again_by_its_consumer(
     store: Counted, fault: Fault | None
 ) -> None:
-    put(queue_on(store), new(3))
-    reading = native(store, group="audit")
-    epoch = reading.claim(None, allow_gap=False).epoch
+    enqueue(queue_on(store), new(3))
+    reading = queue_on(store, group="audit")
+    epoch = claim(reading)
     faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
     if fault is not None:
         faulty.inject(fault, path=MANIFEST)
@@ -415,9 +414,9 @@ def test_a_group_that_is_dropped_is_gone_and_never_made_again_by_its_consumer(
 
 
 def test_a_group_that_comes_again_never_meets_an_old_epoch(store: Counted) -> None:
-    put(queue_on(store), new(3))
-    reading = native(store, group="audit")
-    epoch = reading.claim(None, allow_gap=False).epoch
+    enqueue(queue_on(store), new(3))
+    reading = queue_on(store, group="audit")
+    epoch = claim(reading)
     Groups(store).drop("audit")
     Groups(store).create("audit")
     with pytest.raises(Fenced):
@@ -429,10 +428,10 @@ def test_a_group_that_comes_again_never_meets_an_old_epoch(store: Counted) -> No
 def test_a_group_that_was_created_and_claimed_meanwhile_is_not_taken_from_its_consumer(
     store: Counted, fault: Fault
 ) -> None:
-    put(queue_on(store), new(3))
+    enqueue(queue_on(store), new(3))
 
     def claimed(*_: object) -> None:
-        native(store, group="audit").claim(None, allow_gap=False)
+        queue_on(store, group="audit").claim("earliest", None, allow_gap=False)
 
     faulty = FaultyStore(store, rates={}, third_party=claimed, sleep=lambda _: None)
     faulty.inject(fault, path=MANIFEST)
@@ -447,7 +446,7 @@ def test_a_group_that_was_created_and_claimed_meanwhile_is_not_taken_from_its_co
 def test_a_group_that_was_taken_over_after_a_lost_reply_is_not_changed_twice(
     store: Counted, fault: Fault, command: str
 ) -> None:
-    put(queue_on(store), new(3))
+    enqueue(queue_on(store), new(3))
     Groups(store).create("audit")
 
     def taken_over(*_: object) -> None:
@@ -475,27 +474,27 @@ def test_what_is_done_to_a_group_of_a_buffer_that_is_not_there_makes_none(store:
 
 
 def test_who_was_fenced_by_a_reset_hears_of_it(store: Counted) -> None:
-    put(queue_on(store), new(3))
-    reading = native(store)
-    epoch = reading.claim(None, allow_gap=False).epoch
+    enqueue(queue_on(store), new(3))
+    reading = queue_on(store)
+    epoch = claim(reading)
     Groups(store).reset("default", "earliest")
     with pytest.raises(Fenced, match=r"taken over the group 'default' of .*, by a reset, at 2"):
         reading.read(epoch)
 
 
 def test_the_last_group_needs_force_and_then_nothing_leaves(store: Counted) -> None:
-    put(queue_on(store), new(3))
+    enqueue(queue_on(store), new(3))
     with pytest.raises(InvalidInput, match="'default' is the last group"):
         Groups(store).drop("default")
     Groups(store).drop("default", force=True)
     assert (Groups(store).list(), len(locations(store))) == ([], 3)
-    put(queue_on(store), new(1, 3))
+    enqueue(queue_on(store), new(1, 3))
     Groups(store).create("late")
     assert [(one.name, one.lag) for one in Groups(store).list()] == [("late", 4)]
 
 
 def test_groups_are_listed_with_their_lag(store: Counted) -> None:
-    put(queue_on(store), new(5))
+    enqueue(queue_on(store), new(5))
     Groups(store).create("audit", 2)
     consume_all(store)
     found = Groups(store).list()
@@ -505,12 +504,12 @@ def test_groups_are_listed_with_their_lag(store: Counted) -> None:
 
 
 def test_an_entry_leaves_when_every_group_is_past_it(store: Counted) -> None:
-    put(queue_on(store), new(5))
+    enqueue(queue_on(store), new(5))
     Groups(store).create("audit")
     consume_all(store)
     assert len(locations(store)) == 5
-    queue = native(store, group="audit")
-    epoch = queue.claim(None, allow_gap=False).epoch
+    queue = queue_on(store, group="audit")
+    epoch = claim(queue)
     queue.dequeue(epoch, 2)
     assert locations(store) == ["data/3", "data/4"]
     Groups(store).drop("audit")
@@ -519,10 +518,10 @@ def test_an_entry_leaves_when_every_group_is_past_it(store: Counted) -> None:
 
 @pytest.mark.parametrize("fault", [*LOST_REPLIES, Fault.ERROR_BEFORE, Fault.LATE])
 def test_an_ack_is_there_whatever_its_write_meets(store: Counted, fault: Fault) -> None:
-    put(queue_on(store), new(5))
+    enqueue(queue_on(store), new(5))
     faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
-    queue = native(faulty)
-    epoch = queue.claim(None, allow_gap=False).epoch
+    queue = queue_on(faulty)
+    epoch = claim(queue)
     faulty.inject(fault, path=MANIFEST, operation="put_if_match")
     assert queue.dequeue(epoch, 2).first_sequence == 3
     assert acked(store)["default"] == (1, 2)
@@ -530,15 +529,15 @@ def test_an_ack_is_there_whatever_its_write_meets(store: Counted, fault: Fault) 
 
 @pytest.mark.parametrize("spoil", ["gone", "garbage"])
 def test_an_ack_into_a_segment_that_cannot_be_read_still_works(store: Counted, spoil: str) -> None:
-    put(queue_on(store), new(300))
+    enqueue(queue_on(store), new(300))
     (reference,) = head_of(store).segments
     path = f"{FOLDER}/{reference.name}"
     if spoil == "gone":
         store.delete([path])
     else:
         store.put(path, b"garbage")
-    queue = native(store)
-    epoch = queue.claim(None, allow_gap=False).epoch
+    queue = queue_on(store)
+    epoch = claim(queue)
     assert queue.dequeue(epoch, 99).first_sequence == 100
     assert acked(store)["default"] == (1, 99)
     assert head_of(store).segments == (reference,)  # as wide as it was
@@ -547,9 +546,9 @@ def test_an_ack_into_a_segment_that_cannot_be_read_still_works(store: Counted, s
 
 
 def test_an_ack_into_a_segment_narrows_its_window(store: Counted) -> None:
-    put(queue_on(store), new(300))
-    queue = native(store)
-    epoch = queue.claim(None, allow_gap=False).epoch
+    enqueue(queue_on(store), new(300))
+    queue = queue_on(store)
+    epoch = claim(queue)
     queue.dequeue(epoch, 99)
     (reference,) = head_of(store).segments
     assert (reference.first, reference.last, reference.records, reference.size) == (100, 299, 400, 2_000)
@@ -557,7 +556,7 @@ def test_an_ack_into_a_segment_narrows_its_window(store: Counted) -> None:
 
 
 def test_a_consumer_reads_a_segment_that_is_gone_as_not_found_and_names_it(store: Counted) -> None:
-    put(queue_on(store), new(300))
+    enqueue(queue_on(store), new(300))
     (reference,) = head_of(store).segments
     store.delete([f"{FOLDER}/{reference.name}"])
     with pytest.raises(NotFound, match=reference.name):
@@ -578,8 +577,8 @@ def test_two_groups_read_everything_each_at_its_own_pace(store: Counted) -> None
 
 
 def test_one_queue_at_a_time_counts_its_own_transactions(store: Counted) -> None:
-    queue: NativeQueue = native(store)
+    queue = queue_on(store)
     for number in range(3):
-        put(queue, new(1, number))
+        enqueue(queue, new(1, number))
     (only,) = head_of(store).writers.values()
     assert (only.transaction, only.first_sequence, only.revision, only.is_named) == (2, 2, 3, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.buffer.locations import Names, location_time
-from penstock.buffer.manifest.v2 import segments as module
-from penstock.buffer.manifest.v2.head import MOST_REFERENCES, Entry, Reference
-from penstock.buffer.manifest.v2.segments import Segments, segment_time
+from penstock.buffer.locations import Names, location_time, segment_time
+from penstock.buffer.manifest.state import Limits
+from penstock.buffer.manifest.v2.head import Entry, Reference
+from penstock.buffer.manifest.v2.segments import Segments, folded, narrowed, sealed
 from penstock.errors import CorruptData, NotFound
 from penstock.storage import MemoryStore
 from penstock.storage.object_store import Data
@@ -29,8 +30,27 @@ CLOCK = 1_700_000_000.0
 COUNTS = st.none() | st.integers(0, 9)
 
 
-def segments_on(store: MemoryStore, at: float = CLOCK) -> Segments:
-    return Segments(store, MANIFEST, Names(lambda: at))
+class Sealer(Segments):
+    """Segments that are named by one clock, and written as soon as they are sealed or folded."""
+
+    def __init__(self, store: MemoryStore, at: float = CLOCK, *, references: int = 256) -> None:
+        super().__init__(store, MANIFEST)
+        self._names = Names(lambda: at)
+        self._limits = Limits(references=references)
+
+    def seal(self, entries: Sequence[Entry], floor: int = 0) -> list[Reference]:
+        new = sealed(entries, self._names, floor, self._limits)
+        self.write(new)
+        return [one.reference for one in new]
+
+    def fold(self, references: Sequence[Reference]) -> tuple[Reference, ...]:
+        kept, new = folded(references, self._names, 0, self._limits)
+        self.write(new)
+        return kept
+
+
+def segments_on(store: MemoryStore, at: float = CLOCK) -> Sealer:
+    return Sealer(store, at)
 
 
 def ulid_location(milliseconds: int) -> str:
@@ -42,7 +62,7 @@ class Pair:
     """One who writes segments, and another who has none of them in memory."""
 
     store: Counted
-    writing: Segments
+    writing: Sealer
     reading: Segments
 
 
@@ -58,7 +78,7 @@ def built(pair: Pair, count: int, each: int = 1, start: int = 0) -> tuple[Refere
     for number in range(count):
         first = start + number * each
         sealed = pair.writing.seal([entry(first + place) for place in range(each)], 0)
-        references = pair.writing.fold((*references, *sealed), 0)
+        references = pair.writing.fold((*references, *sealed))
     return references
 
 
@@ -110,24 +130,24 @@ def test_many_segments_are_written_beside_each_other(fresh_name: str) -> None:
             meeting.wait(30)  # for ever, if one comes after the other
             return super().put(path, data)
 
-    references = Segments(Meeting(fresh_name), MANIFEST, Names()).seal([entry(number) for number in range(4_096)], 0)
+    references = Sealer(Meeting(fresh_name)).seal([entry(number) for number in range(4_096)])
     assert [one.first for one in references] == [0, 1024, 2048, 3072]
 
 
 def test_256_references_stay_and_the_next_folds_the_older_half(pair: Pair) -> None:
-    references = built(pair, MOST_REFERENCES)
+    references = built(pair, Limits().references)
     assert [one.level for one in references] == [0] * 256
-    folded = pair.writing.fold((*references, *pair.writing.seal([entry(256)], 0)), 0)
-    assert [one.level for one in folded] == [1] + [0] * 129
-    assert (folded[0].first, folded[0].last, folded[0].records, folded[0].size) == (0, 127, 256, 1280)
-    assert [one.location for one in pair.reading.entries(folded, 0, 999)] == [f"data/{n}" for n in range(257)]
+    kept = pair.writing.fold((*references, *pair.writing.seal([entry(256)], 0)))
+    assert [one.level for one in kept] == [1] + [0] * 129
+    assert (kept[0].first, kept[0].last, kept[0].records, kept[0].size) == (0, 127, 256, 1280)
+    assert [one.location for one in pair.reading.entries(kept, 0, 999)] == [f"data/{n}" for n in range(257)]
 
 
-def test_the_depth_grows_with_the_logarithm_and_levels_never_rise(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_REFERENCES", 8)
+def test_the_depth_grows_with_the_logarithm_and_levels_never_rise(pair: Pair) -> None:
+    pair.writing = Sealer(pair.store, references=8)
     references: tuple[Reference, ...] = ()
     for number in range(3_000):
-        references = pair.writing.fold((*references, *pair.writing.seal([entry(number)], 0)), 0)
+        references = pair.writing.fold((*references, *pair.writing.seal([entry(number)], 0)))
         levels = [one.level for one in references]
         assert levels == sorted(levels, reverse=True)
         assert len(levels) <= 8
@@ -137,8 +157,8 @@ def test_the_depth_grows_with_the_logarithm_and_levels_never_rise(pair: Pair, mo
     assert references[0].oldest == int(CLOCK * 1000)
 
 
-def test_reading_at_a_sequence_opens_one_segment_of_each_level(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_REFERENCES", 8)
+def test_reading_at_a_sequence_opens_one_segment_of_each_level(pair: Pair) -> None:
+    pair.writing = Sealer(pair.store, references=8)
     references = built(pair, 400, each=3)
     for sequence in (0, 1, 599, 600, 1_199):
         pair.store.clear()
@@ -157,8 +177,8 @@ def test_what_was_opened_once_is_not_opened_again(pair: Pair) -> None:
     assert pair.store.calls["get"] == 3  # whoever wrote one has it
 
 
-def test_the_cache_has_an_end(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CACHED_BYTES", 100_000)
+def test_the_cache_has_an_end(pair: Pair) -> None:
+    pair.reading = Segments(pair.store, MANIFEST, cached_bytes=100_000)
     references = [pair.writing.seal([entry(number, "x" * 40_000)], 0)[0] for number in range(5)]
     for _ in range(2):
         assert len(list(pair.reading.entries(references, 0, 5))) == 5
@@ -172,16 +192,14 @@ class Windowed:
 
     def __init__(self, entries: list[Entry], cuts: list[int], fan: int) -> None:
         self.entries = entries
-        self.segments = segments_on(MemoryStore("native-segments-windows"), 5.0)
+        self.segments = Sealer(MemoryStore("native-segments-windows"), 5.0, references=1)
         ends = sorted({*cuts, len(entries)})
         references: list[Reference] = []
         for start, end in zip([0, *ends], ends, strict=False):
             references += self.segments.seal(entries[start:end], 0)
-        while len(references) > 1:
-            level = max(one.level for one in references) + 1
+        while len(references) > 1:  # `fan` of them at a time, and so level by level
             references = [
-                self.segments._write(module.Segment(level, references=tuple(references[at : at + fan])), 0)
-                for at in range(0, len(references), fan)
+                one for at in range(0, len(references), fan) for one in self.segments.fold(references[at : at + fan])
             ]
         (self.whole,) = references
 
@@ -201,7 +219,7 @@ def windowed(draw: st.DrawFn) -> Windowed:
 def test_a_window_says_exactly_what_remains(made: Windowed, data: st.DataObject) -> None:
     reference = made.whole
     for first in sorted(data.draw(st.lists(st.integers(0, len(made.entries) - 1), max_size=3))):
-        reference = made.segments.narrowed(reference, first)
+        reference = narrowed(reference, first, made.segments.read)
         left = made.entries[first:]
         assert (reference.first, reference.last) == (first, len(made.entries) - 1)
         assert reference.records == sum(one.records or 0 for one in left)

@@ -22,8 +22,9 @@ from penstock.records import values_to_arrow
 from penstock.storage import LocalStore, MemoryStore, Object, ObjectStore, Reserve
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.manifest.samples import FOLDER, MANIFEST, Counted, head_of, locations, new, put
+from tests.buffer.manifest.samples import FOLDER, MANIFEST, Counted, head_of, locations, new
 from tests.support.appended_blocks import NAME, Time, appender, queued, write
+from tests.support.enqueuing import enqueue
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import Parent, Start, let_go
 
@@ -161,7 +162,7 @@ def test_an_enqueue_of_version_1_in_doubt_is_settled_after_the_upgrade(
     faulty.inject(fault, path=MANIFEST)
     faulty.inject(Fault.THIRD_PARTY_AFTER, path=MANIFEST)
     queue = opendata(faulty)
-    done = put(queue, new(2, 900))
+    done = enqueue(queue, new(2, 900))
     faulty.settle()
     assert done.sequences == {"data/900": count, "data/901": count + 1}
     assert locations(store)[count:] == ["data/900", "data/901"]
@@ -193,7 +194,7 @@ def test_a_read_that_fails_while_a_doubt_is_settled_fails_nobody(store: Counted,
             return faulty.put_if_match(path, data, version)
 
     queue = opendata(FailsLater(store.url.removeprefix("memory://")))
-    assert put(queue, new(1, 900)).sequences == {"data/900": 300}
+    assert enqueue(queue, new(1, 900)).sequences == {"data/900": 300}
     assert locations(store).count("data/900") == 1
 
 
@@ -202,7 +203,7 @@ def test_an_enqueue_that_meets_the_upgrade_is_appended_to_version_2(store: Count
     queue = opendata(store)
     queue.look()
     upgrade(store)
-    assert put(queue, new(1, 900)).sequences == {"data/900": 2}
+    assert enqueue(queue, new(1, 900)).sequences == {"data/900": 2}
     assert len(head_of(store).writers) == 1
 
 
@@ -318,7 +319,7 @@ def test_what_is_enqueued_while_it_upgrades_is_taken_over(store: Counted) -> Non
     version_1(store, 300)
     others = itertools.count(900)
     faulty = FaultyStore(
-        store, rates={}, third_party=lambda *_: put(opendata(store), new(1, next(others))), sleep=lambda _: None
+        store, rates={}, third_party=lambda *_: enqueue(opendata(store), new(1, next(others))), sleep=lambda _: None
     )
     faulty.inject(Fault.THIRD_PARTY_BEFORE, path=MANIFEST, times=3)
     assert upgrade(faulty) == Upgrade(is_new=True, entries=303)
@@ -453,7 +454,7 @@ def test_a_process_that_is_killed_while_it_upgrades_leaves_a_whole_queue(
     assert child.hear() == when
     child.kill()
     queue = opendata(store)
-    assert put(queue, new(1, 900)).sequences == {"data/900": 300}
+    assert enqueue(queue, new(1, 900)).sequences == {"data/900": 300}
     assert Manifest.read(store).version == (1 if when == "before" else 2)
     assert upgrade(store).is_new == (when == "before")
     assert len(locations(store)) == 301

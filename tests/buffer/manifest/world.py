@@ -3,38 +3,33 @@
 One thread, all from a seed: also the names of objects and writers, and every clock. Before and after every call to the
 store other hosts may take whole steps, hours may pass, and the host in the call may die; every host has a clock of its
 own, wrong by up to a day, and in some worlds by ten years for single calls. The code is the real one down to the store;
-the bounds of the head are small, so that
-everything is sealed and folded all the time.
+the limits of the head are small, so that everything is sealed and folded all the time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
-from unittest.mock import patch
 
 from penstock.buffer.collector.collector import GarbageCollector
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import Transaction
-from penstock.buffer.manifest.v2 import head as native_head
-from penstock.buffer.manifest.v2 import queue as native_queue
-from penstock.buffer.manifest.v2 import segments
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP
-from penstock.buffer.manifest.v2.queue import NativeQueue
+from penstock.buffer.manifest.state import DEFAULT_GROUP, Limits, Transaction
 from penstock.errors import Fenced, InvalidInput, NotFound, StorageError
 from penstock.storage import DeleteResult, MemoryStore, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.manifest.auditor import MANIFEST, Auditor
+from tests.support.enqueuing import Shipment
 
 T = TypeVar("T")
 
@@ -52,14 +47,17 @@ class Died(BaseException):
     """A process is gone, in the middle of whatever it did."""
 
 
+SMALL = Limits(tail_entries=3, references=4, segment_entries=4, unnamed_writers=3)
+"""A head that is full with a few entries."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """Which code is on trial: by default the real one."""
 
-    queue: type[NativeQueue] = NativeQueue
-    collector: type[GarbageCollector] = GarbageCollector
+    formats: Formats = field(default_factory=lambda: Formats(limits=SMALL))
+    store: Callable[[ObjectStore], ObjectStore] = lambda store: store
     writer_of_checkpoint: Callable[[int], str] = "query-{}".format
-    patches: tuple[tuple[object, str, object], ...] = ()
 
 
 @dataclass(eq=False)
@@ -182,7 +180,7 @@ class World:
         self._deaths = self._random.choice((0.0, 0.0, 0.002, 0.01))
         self._busyness = self._random.choice((0.0, 0.02, 0.08))
         self._leaps = self._random.choice((0.0, 0.0, 0.1, 0.4))
-        self._drops = self._random.choice((0.0, 0.0, 0.03))
+        self._short_deadlines = self._random.choice((0.0, 0.0, 0.1))
         self.payloads: dict[str, str] = {}
         self.calls: list[tuple[str, Call]] = []
         self.blocks: list[Call] = []
@@ -236,15 +234,18 @@ class World:
         store = Interrupted(self.faulty, self._between, lambda what: self._note(f"{name} {what}"))
         names = Names(clock, self._randomness)
         queue = BufferQueue(
-            store, MANIFEST, kind, names=names, group=group, clock=clock, sleep=self._pause, jitter=self._random.random
-        )
-        queue._native = self._rules.queue(
-            queue._opendata.manifest_object,
-            names,
-            group,
+            self._rules.store(store),
+            MANIFEST,
+            kind,
+            "native",
+            names=names,
+            group=group,
             owner=name,
+            formats=self._rules.formats,
             clock=clock,
             uptime=lambda: self.now,
+            sleep=self._pause,
+            jitter=self._random.random,
             sealing_threads=1,
         )
         return Host(name, store, clock, queue, names, group=group)
@@ -314,29 +315,26 @@ class World:
         return location
 
     def _enqueue(self, host: Host, call: Call, by: Transaction | None) -> None:
-        late: set[str] = set()
-
-        def in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-            if by is None:
-                late.update(self.payloads[one.location] for one in entries if self._random.random() < self._drops)
-            return [one for one in entries if self.payloads[one.location] not in late]
-
         def rewrite(entry: NewEntry, floor: int) -> NewEntry:
             self.events["an object was written again"] += 1
             return replace(entry, location=self._put(host, self.payloads[entry.location], floor))
 
         try:
-            entries = [
-                NewEntry(self._put(host, payload, host.queue.floor), (Metadata(0, 0),), 0.0, len(payload), 1)
-                for payload in call.payloads
-            ]
-            done = host.queue.enqueue(entries, in_time, rewrite, by)
+            shipment = Shipment([self._entry(host, payload, by) for payload in call.payloads], rewrite)
+            done = shipment.enqueue(host.queue, by)
         except StorageError as error:
             self.events[f"an enqueue met {type(error).__name__}"] += 1
             return
         call.places.update(done.sequences)
-        call.succeeded = call.succeeded or done.was_there or (done.appended and not late)
+        call.succeeded = call.succeeded or done.was_there or (done.appended and not shipment.late)
         self.events["a block was there already"] += done.was_there
+        self.events["an entry was too late"] += len(shipment.late)
+
+    def _entry(self, host: Host, payload: str, by: Transaction | None) -> NewEntry:
+        location = self._put(host, payload, host.queue.floor)
+        is_short = by is None and self._random.random() < self._short_deadlines
+        deadline = self.now + self._random.uniform(0.0, 6.0) if is_short else math.inf
+        return NewEntry(location, (Metadata(0, 0),), deadline, len(payload), 1)
 
     def _produce(self, host: Host) -> None:
         count = self._random.choice((1, 1, 1, 2, 5))
@@ -407,7 +405,7 @@ class World:
         begin = self._random.choice(("earliest", "latest", self._random.randint(0, 30)))
         if self.auditor.head is None:
             return
-        queue = host.queue._native
+        queue = host.queue
         changes: list[Callable[[], object]] = [
             lambda: queue.create_group(group, begin),
             lambda: queue.drop_group(group, force=self._random.random() < 0.3),
@@ -421,8 +419,7 @@ class World:
 
     def _collect(self, host: Host) -> None:
         config = ConsumerConfig(gc=False, gc_grace_period=GRACE)
-        collector = self._rules.collector(host.store, config, clock=host.clock)
-        collector._queue = host.queue
+        collector = GarbageCollector(host.store, config, clock=host.clock, queue=host.queue)
         try:
             report = collector.collect_once()
         except StorageError as error:
@@ -461,27 +458,10 @@ class Outcome:
     trace: str
 
 
-@contextmanager
-def small_bounds(patches: tuple[tuple[object, str, object], ...] = ()) -> Iterator[None]:
-    """A head that is full with a few entries."""
-    with ExitStack() as stack:
-        bounds = [
-            (native_head, "MOST_IN_TAIL", 3),
-            (segments, "MOST_REFERENCES", 4),
-            (segments, "_LARGEST", 4),
-            (native_queue, "MOST_UNNAMED", 3),
-        ]
-        for where, name, value in (*bounds, *patches):
-            stack.enter_context(patch.object(where, name, value))
-        yield
-
-
-def run(seed: int, rules: Rules | None = None) -> Outcome:
+def run(seed: int, rules: Rules = Rules()) -> Outcome:  # noqa: B008  frozen
     """Run a world, and leave nothing of it behind."""
-    rules = rules or Rules()
-    with small_bounds(rules.patches):
-        world = World(seed, rules)
-        try:
-            return world.run()
-        finally:
-            MemoryStore.delete(world.memory, [meta.path for meta in world.memory.list_objects()])
+    world = World(seed, rules)
+    try:
+        return world.run()
+    finally:
+        MemoryStore.delete(world.memory, [meta.path for meta in world.memory.list_objects()])

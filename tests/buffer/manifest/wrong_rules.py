@@ -1,176 +1,220 @@
-"""Rules that look right and are not: each of them was proposed once, and each loses something."""
+"""Rules that look right and are not: each of them was proposed once, and each loses something.
+
+A wrong operation is a state with that operation changed; a wrong collector is a state with other rules of collecting.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from penstock.buffer.collector.collector import Cycle, GarbageCollector
-from penstock.buffer.collector.report import GcReport
-from penstock.buffer.collector.times import CycleTimes
-from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.locations import is_data_path, location_time
-from penstock.buffer.manifest.state import Rewrite
-from penstock.buffer.manifest.time_ranges import RangesToClose
-from penstock.buffer.manifest.v2 import queue as native_queue
-from penstock.buffer.manifest.v2.head import Group, Head, Reference, unborn_head
-from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
+from penstock.buffer.locations import location_time
+from penstock.buffer.manifest.cas import Versioned
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.state import Collecting, CycleClock, Fate, Group, QueueState
+from penstock.buffer.manifest.time_ranges import TimeRanges
+from penstock.buffer.manifest.v2.collecting import NativeCollecting, floor_for, ulid_time_of
+from penstock.buffer.manifest.v2.head import Head, Reference, unborn_head
 from penstock.buffer.manifest.v2.segments import Segments
+from penstock.buffer.manifest.v2.state import NativeState
 from penstock.errors import StorageError
-from penstock.storage import Reserve
-from tests.buffer.manifest.auditor import FOLDER
-from tests.buffer.manifest.world import Rules
+from penstock.storage import ObjectMeta, ObjectStore
+from penstock.storage.object_store import Data
+from tests.buffer.manifest.auditor import FOLDER, MANIFEST
+from tests.buffer.manifest.world import SMALL, Rules
 
 
-class WithoutFloor(GarbageCollector):
+def collecting(rules: type[NativeCollecting]) -> type[NativeState]:
+    """A state whose collectors go by other rules."""
+
+    class Collected(NativeState):
+        def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
+            return rules(self, clock, segments)
+
+    return Collected
+
+
+class WithoutFloor(NativeCollecting):
     """Deletes what no entry names and is older than the grace period, by its ULID and this host's clock."""
 
-    def _collect_native(self, view: NativeView, cycle: Cycle) -> GcReport:
-        found = self._data_objects()
-        view = cast(NativeView, self._queue.look())
-        named = {entry.location for entry in view.entries(view.first_sequence, view.next_sequence)}
-        latest = (self._clock() - self._config.gc_grace_period) * 1000
-        return self._delete_all([at for at in found if (location_time(at) or 0) < latest and at not in named])
+    has_segments = False
+    can_close = False
 
-    def _data_objects(self) -> list[str]:
-        prefix = self._config.data_path_prefix
-        return [meta.path for meta in self._store.list_objects(prefix) if is_data_path(meta.path, prefix)]
+    @property
+    def latest(self) -> int:
+        """What is named before this is old."""
+        return self.now - self.times.grace
 
-    def _delete_all(self, paths: list[str]) -> GcReport:
-        failed = self._delete(paths) if paths else []
-        return GcReport(len(paths) - len(failed), len(failed), 0)
+    def fate(self, meta: ObjectMeta) -> Fate:
+        return Fate.DELETE if ulid_time_of(meta.path) < self.latest else Fate.KEEP
+
+    def kept(
+        self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]
+    ) -> set[str]:
+        state = found.state
+        return {entry.location for entry in state.entries(state.first_sequence, state.next_sequence, self.segments)} & {
+            *listed
+        }
 
 
 class DeletesAtOnce(WithoutFloor):
     """Deletes below the floor that it would set, without setting it first."""
 
-    def _collect_native(self, view: NativeView, cycle: Cycle) -> GcReport:
-        head, latest = view.head, int((self._clock() - self._config.gc_grace_period) * 1000)
-        times = [reference.oldest for reference in head.segments]
-        times += [at for entry in head.tail if (at := location_time(entry.location)) is not None]
-        floor = min([latest, *times])
-        return self._delete_all([path for path in self._data_objects() if (location_time(path) or 0) < floor])
+    @property
+    def latest(self) -> int:
+        """The floor that it would set."""
+        return floor_for(self.head, self.now - self.times.grace)
+
+    def kept(
+        self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]
+    ) -> set[str]:
+        return set()
 
 
 class DeletesTheFutureByAge(WithoutFloor):
     """Deletes what is dated far ahead, not named, and old in the store's time: nothing keeps it from being named."""
 
-    def _collect_native(self, view: NativeView, cycle: Cycle) -> GcReport:
-        prefix = self._config.data_path_prefix
-        listed = [meta for meta in self._store.list_objects(prefix) if is_data_path(meta.path, prefix)]
-        view = cast(NativeView, self._queue.look())
-        named = {entry.location for entry in view.entries(view.first_sequence, view.next_sequence)}
-        assert view.last_modified is not None
-        horizon = (view.last_modified.timestamp() + 86_400) * 1000
-        old = view.last_modified - timedelta(seconds=self._config.gc_grace_period)
-        ahead = [meta.path for meta in listed if (location_time(meta.path) or 0) > horizon and meta.last_modified < old]
-        return self._delete_all([path for path in ahead if path not in named])
+    def fate(self, meta: ObjectMeta) -> Fate:
+        is_ahead = ulid_time_of(meta.path) > self.times.last_sign + 86_400_000
+        return Fate.DELETE if is_ahead and self.times.is_old(meta) else Fate.KEEP
 
 
-class ClosesWhatIsNamed(GarbageCollector):
+class ClosesWhatIsNamed(NativeCollecting):
     """Closes the times of what is dated far ahead, named or not."""
 
-    def _close_times(
-        self, later: int, to_close: RangesToClose, view: NativeView, times: CycleTimes, cycle: Cycle
-    ) -> None:
-        queue = self._queue.native
-        if queue is not None and to_close.ranges:
-            ranges = to_close.ranges
-            queue.close_times(lambda head: head.floor, lambda _: ranges, lambda: int(self._clock() * 1000))
+    def ranges_for(self, head: Head, is_over: Callable[[], bool]) -> TimeRanges:
+        return self.to_close.ranges
 
 
 class ClosesWhatTheTailDoesNotName(ClosesWhatIsNamed):
-    """Closes the times of what is dated far ahead, unless the tail names it: what is sealed it takes for read."""
+    """Closes the times of what is dated far ahead, unless the tail names it: what is sealed it does not look at."""
 
-    def _close_times(
-        self, later: int, to_close: RangesToClose, view: NativeView, times: CycleTimes, cycle: Cycle
-    ) -> None:
-        for entry in view.head.tail:
-            to_close.spare(location_time(entry.location) or 0)
-        super()._close_times(later, to_close, view, times, cycle)
+    def ranges_for(self, head: Head, is_over: Callable[[], bool]) -> TimeRanges:
+        for entry in head.tail:
+            self.to_close.spare(location_time(entry.location) or 0)
+        return super().ranges_for(head, is_over)
 
 
-class NamesWhatIsBelow(NativeQueue):
+class LooksAtTheTailOnly(NativeCollecting):
+    """Does not look at what is in segments: sets a floor that is below the tail, and no more."""
+
+    def floor_of(self, head: Head, latest: int) -> int:
+        return super().floor_of(head.changed(segments=()), latest)
+
+
+class NamesWhatIsBelow(NativeState):
     """Enqueues what it wrote, however long ago that was."""
 
-    def _nameable(self, head: Head, entries: Sequence[NewEntry], rewrite: Rewrite) -> Sequence[NewEntry]:
-        return entries
+    def may_name(self, at: int | None) -> bool:
+        return True
 
 
-class NamesWhatIsClosed(NativeQueue):
+class NamesWhatIsClosed(NativeState):
     """Writes again what is below the floor, and names what is in a closed range."""
 
-    def _nameable(self, head: Head, entries: Sequence[NewEntry], rewrite: Rewrite) -> Sequence[NewEntry]:
-        return super()._nameable(msgspec.structs.replace(head, closed=()), entries, rewrite)
+    def may_name(self, at: int | None) -> bool:
+        return at is None or at >= self.floor
 
 
-class OpensRanges(NativeQueue):
+class OpensRanges(NativeState):
     """Forgets the closed ranges with the next ack."""
 
-    def _left(self, head: Head) -> Head:
-        return msgspec.structs.replace(super()._left(head), closed=())
+    def without_acked(self, head: Head, segments: Segments) -> Head:
+        return msgspec.structs.replace(super().without_acked(head, segments), closed=())
 
 
-class TidiesUp(NativeQueue):
-    """Deletes the segments that it wrote for a head that was not written."""
+class EpochsPerGroup(NativeState):
+    """Counts the takeovers of each group."""
 
-    def _write(self, found: NativeView, changed: Head, reserve: Reserve = Reserve.USE) -> NativeView:
+    def with_epoch(self, name: str, acked_through: int, owner: str, now: int, segments: Segments) -> Any:
+        known = self.groups.get(name)
+        epoch = 1 if known is None else known.epoch + 1
+        head = super().with_epoch(name, acked_through, owner, now, segments).head
+        groups = {**head.groups, name: Group(epoch, acked_through, owner, now)}
+        changed = msgspec.structs.replace(head, epoch=max(self.epoch, epoch), groups=groups)
+        return type(self)(changed, self.where, self.limits)
+
+
+class LeavesWithTheFastest(NativeState):
+    """Lets go of what the group that acks is past."""
+
+    def without_acked(self, head: Head, segments: Segments) -> Head:
+        fastest = max((group.acked_through for group in head.groups.values()), default=-1)
+        one = {"any": Group(0, fastest)} if head.groups else {}
+        left = super().without_acked(msgspec.structs.replace(head, groups=one), segments)
+        return msgspec.structs.replace(left, groups=head.groups)
+
+
+class DoesNotNarrow(NativeState):
+    """Moves a window, and leaves its counts and its oldest time as they were."""
+
+    def narrowed(self, reference: Reference, start: int, segments: Segments) -> Reference:
+        return msgspec.structs.replace(reference, first=start)
+
+
+class BornWithoutGroup(Formats):
+    """A buffer that has no group until its first consumer."""
+
+    def new(self, manifest_format: str, buffer_id: UUID, where: str) -> QueueState:
+        head = msgspec.structs.replace(unborn_head(buffer_id), groups={})
+        return self.native(head, where, self.limits)
+
+
+class TidiesUp:
+    """Deletes the segments that were written for a head that was not written."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._new: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, path: str, data: Data) -> str:
+        if path.startswith(f"{FOLDER}/"):
+            self._new.append(path)
+        return self._store.put(path, data)
+
+    def put_if_absent(self, path: str, data: Data) -> str:
+        return self._tidied(path, lambda: self._store.put_if_absent(path, data))
+
+    def put_if_match(self, path: str, data: Data, version: str) -> str:
+        return self._tidied(path, lambda: self._store.put_if_match(path, data, version))
+
+    def _tidied(self, path: str, write: Callable[[], str]) -> str:
+        new, self._new = self._new, []
         try:
-            return super()._write(found, changed, reserve)
+            return write()
         except StorageError:
-            known = {reference.name for reference in found.head.segments}
-            new = [reference for reference in changed.segments if reference.name not in known]
-            self._object.store.delete([f"{FOLDER}/{reference.name}" for reference in new])
+            if path == MANIFEST and new:
+                self._store.delete(new)
             raise
 
 
-class EpochsPerGroup(NativeQueue):
-    """Counts the takeovers of each group."""
-
-    def _taken(self, head: Head, name: str, acked_through: int, how: str = "") -> Head:
-        known = head.groups.get(name)
-        epoch = 1 if known is None else known.epoch + 1
-        group = Group(epoch, acked_through, self._owner + how, self._now())
-        return self._left(head.changed(epoch=max(head.epoch, epoch), groups={**head.groups, name: group}))
+def native(state: type[NativeState]) -> Rules:
+    return Rules(formats=Formats(native=state, limits=SMALL))
 
 
-class LeavesWithTheFastest(NativeQueue):
-    """Lets go of what the group that acks is past."""
-
-    def _left(self, head: Head) -> Head:
-        fastest = max((group.acked_through for group in head.groups.values()), default=-1)
-        one = {"any": Group(0, fastest)} if head.groups else {}
-        return msgspec.structs.replace(super()._left(msgspec.structs.replace(head, groups=one)), groups=head.groups)
-
-
-class DoesNotNarrow(Segments):
-    """Moves a window, and leaves its counts and its oldest time as they were."""
-
-    def narrowed(self, reference: Reference, first: int) -> Reference:
-        return msgspec.structs.replace(reference, first=first)
-
-
-def born_without_a_group(buffer_id: UUID) -> Head:
-    return msgspec.structs.replace(unborn_head(buffer_id), groups={})
+def by_collecting(rules: type[NativeCollecting]) -> Rules:
+    return native(collecting(rules))
 
 
 WRONG = {
-    "a collector without a floor": Rules(collector=WithoutFloor),
-    "a collector that does not wait for its floor": Rules(collector=DeletesAtOnce),
-    "an enqueue that does not look at the floor": Rules(queue=NamesWhatIsBelow),
-    "a collector that deletes the future by its age": Rules(collector=DeletesTheFutureByAge),
-    "a collector that closes the times of what is named": Rules(collector=ClosesWhatIsNamed),
-    "a collector that closes the times of what segments name": Rules(collector=ClosesWhatTheTailDoesNotName),
-    "an enqueue that does not look at the closed ranges": Rules(queue=NamesWhatIsClosed),
-    "ranges that are opened again": Rules(queue=OpensRanges),
-    "a sealer that tidies up": Rules(queue=TidiesUp),
-    "epochs for each group": Rules(queue=EpochsPerGroup),
-    "entries that leave with the fastest": Rules(queue=LeavesWithTheFastest),
+    "a collector without a floor": by_collecting(WithoutFloor),
+    "a collector that does not wait for its floor": by_collecting(DeletesAtOnce),
+    "an enqueue that does not look at the floor": native(NamesWhatIsBelow),
+    "a collector that deletes the future by its age": by_collecting(DeletesTheFutureByAge),
+    "a collector that closes the times of what is named": by_collecting(ClosesWhatIsNamed),
+    "a collector that closes the times of what segments name": by_collecting(ClosesWhatTheTailDoesNotName),
+    "an enqueue that does not look at the closed ranges": native(NamesWhatIsClosed),
+    "ranges that are opened again": native(OpensRanges),
+    "a sealer that tidies up": Rules(store=TidiesUp),
+    "epochs for each group": native(EpochsPerGroup),
+    "entries that leave with the fastest": native(LeavesWithTheFastest),
     "writers that are named by the path of their checkpoint": Rules(writer_of_checkpoint=lambda _: "the-same-place"),
-    "groups that are born late": Rules(patches=((native_queue, "unborn_head", born_without_a_group),)),
-    "windows that keep their counts": Rules(patches=((native_queue, "Segments", DoesNotNarrow),)),
+    "groups that are born late": Rules(formats=BornWithoutGroup(limits=SMALL)),
+    "windows that keep their counts": native(DoesNotNarrow),
 }

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
-from penstock.buffer.manifest.v2.head import MOST_IN_TAIL, Head
+from penstock.buffer.manifest.state import Limits
+from penstock.buffer.manifest.v2.head import Head
 from penstock.storage import LocalStore
 from tests.buffer.processes.stop_points import (
     HANDLE_COMPLETED,
@@ -91,7 +92,7 @@ def test_two_thousand_concurrent_enqueues_of_ten_processes_leave_no_gap_and_no_d
         for number, place in enumerate(places)
     }
     # It was sealed on the way, and the head stayed small.
-    assert len(head_of(tmp_path).segments) >= count // MOST_IN_TAIL
+    assert len(head_of(tmp_path).segments) >= count // Limits().tail_entries
     assert heads.seen > 10
     assert 0 < heads.largest <= LARGEST_HEAD
 
@@ -110,9 +111,9 @@ def segments_in(root: Path) -> set[str]:
 def full(tmp_path: Path) -> Path:
     """A buffer whose tail is full: the next enqueue seals it."""
     with Producer(LocalStore(tmp_path, sync=False), ProducerConfig(flush_size_bytes=1)) as producer:
-        for number in range(MOST_IN_TAIL):
+        for number in range(Limits().tail_entries):
             producer.produce(b"%d" % number)
-    assert len(head_of(tmp_path).tail) == MOST_IN_TAIL
+    assert len(head_of(tmp_path).tail) == Limits().tail_entries
     return tmp_path
 
 
@@ -139,7 +140,7 @@ def test_a_producer_killed_while_it_seals_leaves_an_orphan_at_most_and_nothing_i
     assert (len(segments_in(full)), len(live)) == (there, named)
     with Producer(full, ONE_EACH) as producer:
         producer.produce(b"next")
-    expected = [b"%d" % number for number in range(MOST_IN_TAIL)] + [b"victim"] * is_enqueued + [b"next"]
+    expected = [b"%d" % number for number in range(Limits().tail_entries)] + [b"victim"] * is_enqueued + [b"next"]
     with Consumer(full, ConsumerConfig(gc=False)) as consumer:
         received = [(batch.sequence, batch.entries) for batch in consumer]
     assert received == [(place, [entry]) for place, entry in enumerate(expected)]
@@ -158,7 +159,7 @@ def test_the_orphan_segment_of_a_killed_producer_is_collected_in_the_end(full: P
         producer.produce(b"next")
     with Consumer(full, ConsumerConfig(gc=False)) as consumer:
         consumer.next_descriptors(1000)
-        consumer.ack_through(MOST_IN_TAIL)
+        consumer.ack_through(Limits().tail_entries)
     assert orphan in segments_in(full)
     now = time.time()
     for _ in range(3):

@@ -10,7 +10,8 @@ from prometheus_client import REGISTRY
 from penstock import Consumer, ConsumerConfig, ObjectStore
 from penstock.buffer import GarbageCollector, Manifest
 from penstock.buffer.groups import Writers
-from penstock.buffer.manifest.v2.head import MOST_UNNAMED, Head, Writer, encode_head
+from penstock.buffer.manifest.state import Limits, Writer
+from penstock.buffer.manifest.v2.head import Head, encode_head
 from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer, produce_run
@@ -18,6 +19,7 @@ from tests.support.buffer_contents import MANIFEST, entries, queue
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
 
+REMEMBERED = Limits().unnamed_writers
 MANIFESTS = ["native"]
 NO_GC = ConsumerConfig(gc=False)
 
@@ -157,7 +159,7 @@ def test_each_producer_is_a_writer_of_its_own(store: ObjectStore, open_producer:
 def forget_all_writers(store: ObjectStore) -> None:
     """Edit the head as if more writers than it keeps had written since: that would take a thousand producers."""
     before = head(store)
-    others = {f"other-{number}": Writer(0, 0, before.revision, 0, is_named=False) for number in range(MOST_UNNAMED)}
+    others = {f"other-{number}": Writer(0, 0, before.revision, 0, is_named=False) for number in range(REMEMBERED)}
     forgotten = max((writer.revision for writer in before.writers.values()), default=0)
     store.put(MANIFEST, encode_head(before.changed(writers=others, forgotten_through=forgotten)))
 
@@ -193,11 +195,11 @@ def test_the_head_keeps_the_latest_thousand_random_names(store: ObjectStore, ope
     (oldest,) = Writers(store).list()
     before = head(store)
     named = {"nightly": Writer(7, 0, 1, 0, is_named=True)}
-    others = {f"other-{n}": Writer(0, 0, before.revision, 0, is_named=False) for n in range(MOST_UNNAMED - 1)}
+    others = {f"other-{n}": Writer(0, 0, before.revision, 0, is_named=False) for n in range(REMEMBERED - 1)}
     store.put(MANIFEST, encode_head(before.changed(writers={**named, **before.writers, **others})))
     open_producer(store, flush_size_bytes=1).produce(b"1").result(PATIENCE)
     found = head(store)
     assert oldest not in found.writers
     assert "nightly" in found.writers
-    assert len(found.writers) == MOST_UNNAMED + 1
+    assert len(found.writers) == REMEMBERED + 1
     assert found.forgotten_through == before.writers[oldest].revision

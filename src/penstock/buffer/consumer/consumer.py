@@ -16,10 +16,9 @@ from penstock.buffer.collector.thread import CollectorThread
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.descriptors import BatchDescriptor
-from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import QueueView
+from penstock.buffer.manifest.queue import BufferQueue, QueueView
 from penstock.buffer.measures import Measures, label_of
-from penstock.core import check_config, check_whole, current, get_logger, refuse_in_child
+from penstock.core import Closing, check_config, check_whole, get_logger
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
 
@@ -31,7 +30,7 @@ _LONGEST_POLL_SECONDS = 0.5
 _log = get_logger(__name__)
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads a buffer in order, for a group of readers. Making one fences the one before it, in that group.
 
     Its epoch belongs to the process that opened it: a forked child makes a consumer of its own, or uses
@@ -50,6 +49,8 @@ class Consumer:
     0 [b'hello', b'world']
     """
 
+    _instead_in_child = "make a Consumer here, which takes over the group"
+
     def __init__(
         self,
         where: str | os.PathLike[str] | ObjectStore,
@@ -59,22 +60,23 @@ class Consumer:
         allow_gap: bool = False,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = time.monotonic,
+        queue: BufferQueue | None = None,
     ) -> None:
+        super().__init__()
         check_config(config, ConsumerConfig)
         if last_acked_sequence is not None:
             check_whole("last_acked_sequence", last_acked_sequence, 0)
         self._store = open_store(where)
-        self._queue = BufferQueue.of(self._store, config, "consumer", group=config.group, clock=clock)
+        self._queue = queue or BufferQueue.of(self._store, config, "consumer", group=config.group, clock=clock)
         self._config = config
         self._clock = clock
         self._uptime = uptime
-        self._home = current.number
         label = label_of(self._store, config.manifest_path)
         self._measures = Measures(label)
         self._handle = FetchHandle(self._store, max_batch_bytes=config.max_batch_bytes, label=label)
         self._reading = threading.RLock()  # held while an entry is fetched and handed out
         self._lock = threading.RLock()  # held for the cursors and for writes; acquired inside the one above
-        self._closed = threading.Event()
+        self._closed = threading.Event()  # set when it is closed: ends the waits of `follow`
 
         self._acked = self._fetched = self._handed_out = last_acked_sequence
         self._cursor = last_acked_sequence  # reading goes on after it; a rewind sets it to the last ack
@@ -84,7 +86,8 @@ class Consumer:
         self._epoch = self._view.epoch
         self._collector: CollectorThread | None = None
         if config.gc:
-            self._collector = CollectorThread(GarbageCollector(self._store, config, clock=clock), config.gc_interval)
+            collector = GarbageCollector(self._store, config, clock=clock, queue=self._queue)
+            self._collector = CollectorThread(collector, config.gc_interval)
 
     @cached_property
     def buffer_id(self) -> UUID:
@@ -280,19 +283,17 @@ class Consumer:
         while (batch := self.next_batch()) is not None:
             yield batch
 
-    def __enter__(self) -> Consumer:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._close(error)
 
     def _close(self, in_flight: BaseException | None) -> None:
-        if self._home != current.number and in_flight is not None:
+        if self._is_in_child and in_flight is not None:
             return  # there is nothing to close in this process, and the exception in flight must not be hidden
         self._check_process()
         with self._lock:
-            if self._closed.is_set():
+            if self._is_closed:
                 return
+            self._is_closed = True
             self._closed.set()
         if self._collector is not None:
             self._collector.stop()
@@ -397,10 +398,3 @@ class Consumer:
 
     def _until(self, timeout: float | None) -> float:
         return float("inf") if timeout is None else self._uptime() + timeout
-
-    def _check_process(self) -> None:
-        refuse_in_child(self._home, self, "make a Consumer here, which takes over the group")
-
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise Closed(f"{self!r} is closed")

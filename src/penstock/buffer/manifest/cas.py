@@ -1,41 +1,84 @@
-"""The object behind a queue: reading it, replacing it by compare-and-set, and waiting between tries."""
+"""`VersionedObject`: one object on a store that is replaced by compare-and-set, and the one loop that does it.
+
+A compare-and-set that did not succeed may have happened all the same. So after anything but a success the object is
+read again, and evidence in it decides: `docs/design/manifest.md`.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Generic, Protocol, TypeVar
 
 from penstock.buffer.measures import WriteCounts
-from penstock.core import get_logger
-from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, OutcomeUnknown, StorageError
-from penstock.storage import Object, ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
+from penstock.core import Backoff, call_with_retries, get_logger
+from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, OutcomeUnknown
+from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
 
-_FIRST_PAUSE = 0.005
-_LONGEST_PAUSE = 0.5
-_READ_TRIES = 5
+_FIRST_WAIT = 0.005  # seconds
+_LONGEST_WAIT = 0.5
+READ_TRIES = 5
 _UNKNOWN_TRIES = 30
+_TRIES_PER_WARNING = 50
 MAX_MANIFEST_BYTES = 256 << 20  # of version 1 at four million entries; the head of version 2 has some 100 KiB
 
-T = TypeVar("T")
+_LOST = (Conflict, AlreadyExists, OutcomeUnknown)  # what a compare-and-set raises that may have happened all the same
 
 _log = get_logger(__name__)
 
-LOST = (Conflict, AlreadyExists, OutcomeUnknown)
-"""What a compare-and-set raises that did not succeed: any of them may have happened all the same."""
+
+class State(Protocol):
+    """What an object holds, decoded."""
+
+    @property
+    def evidence_lasts(self) -> bool:
+        """Whether it shows that a write happened however late one looks."""
+
+    def encode(self) -> bytes:
+        """The bytes of the object."""
 
 
-class VersionChanged(Exception):
-    """A manifest is of another version than the queue that read it, with what that queue was in doubt about."""
-
-    def __init__(self, doubts: Sequence[object] = ()) -> None:
-        super().__init__("the manifest is of another version")
-        self.doubts = doubts
+S = TypeVar("S", bound=State)
+T = TypeVar("T")
 
 
-class ManifestObject:
-    """One manifest on its store; `role` is `producer` or `consumer`, for the metrics."""
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[S]):
+    """A state, and the version of the object that it was read from; None where there is no object."""
+
+    state: S
+    version: str | None = None
+    last_modified: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[S]):
+    """A state that is to replace another; what has to be written before it; and until when it may be written."""
+
+    state: S
+    before: Sequence[object] = ()
+    until: float | None = None
+    """On the uptime clock. A change with a limit is tried until then, and any other until its outcome is unknown
+    too often in a row."""
+    attempt: object = None
+    """What the step noted about the change, for `happened`."""
+
+
+def never(_found: object, _lost: object) -> bool:
+    """Say no: for changes that only a success reply makes true."""
+    return False
+
+
+class VersionedObject(Generic[S]):
+    """One object, read through a cache of its last state. Safe to share between threads.
+
+    `decode` reads its bytes. `absent` is its state where there is no object. `write_before` writes what a `Change` has
+    before it. `seen` gets each state that was read or written. `role` is `producer` or `consumer`, for the metrics.
+    """
 
     def __init__(
         self,
@@ -44,86 +87,145 @@ class ManifestObject:
         label: str,
         role: str,
         *,
+        decode: Callable[[bytes], S],
+        absent: S,
+        write_before: Callable[[Sequence[object]], object] = lambda _objects: None,
+        seen: Callable[[Versioned[S]], object] = lambda _found: None,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        uptime: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
         self.path = path
-        self.label = label
         self.where = f"{url_of(store)}/{path}"
-        produces = role == "producer"
-        self.reserve_to_create = Reserve.KEEP if produces else Reserve.USE  # of the manifest itself
-        self.reserve_for_ids = None if produces else Reserve.USE  # of the small objects that say whose the data is
+        self._decode = decode
+        self.absent = absent
+        self._write_before = write_before
+        self._seen = seen
         self._counts = WriteCounts(label, role)
-        self._sleep = sleep
-        self._jitter = jitter
+        self._backoff = partial(Backoff, _FIRST_WAIT, _LONGEST_WAIT, sleep=sleep, jitter=jitter)
+        self._uptime = uptime
+        self._latest: Versioned[S] | None = None
+        self._latest_at = 0.0
 
     @property
     def conflict_rate(self) -> float:
         """Percent of the writes that lost a compare-and-set."""
         return self._counts.conflict_rate
 
-    def get(self) -> Object | None:
-        """What is there; None where there is nothing. Raises `StorageError`."""
-        try:
-            return get_at_most(self.store, self.path, MAX_MANIFEST_BYTES)
-        except NotFound:
-            return None
+    @property
+    def latest(self) -> Versioned[S] | None:
+        """As of the last read or write; None where there was no object."""
+        return self._latest
 
-    def decoded(self, decode: Callable[[bytes], T], data: bytes) -> T:
-        """What the object's bytes are. Raises `CorruptData` naming the object."""
-        return decoded(decode, data, self.where)
+    def kept(self, seconds: float) -> Versioned[S] | None:
+        """The state of the last read or write, if that was no more than so many seconds ago."""
+        return self._latest if self._uptime() - self._latest_at < seconds else None
 
-    def replace(self, version: str | None, data: bytes, reserve: Reserve = Reserve.USE) -> str:
-        """Write over a version, or where there was nothing. Raises one of `LOST`, and `StorageError`.
+    def read(self, *, fresh: bool = False, tries: int = 1) -> Versioned[S]:
+        """Read the object. What has not changed since the last time is not decoded again, unless it is to be `fresh`.
 
-        Producers write with `Reserve.KEEP`: on a full disk they wait, and acks, claims and collecting go on.
+        Raises `StorageError` after so many tries, and `CorruptData` naming the object.
         """
+        if fresh:
+            self._latest = None
+        return self._read() if tries == 1 else self.with_retries(self._read, tries)
+
+    def with_retries(self, call: Callable[[], T], tries: int = READ_TRIES) -> T:
+        """Call the store, and call it again a few times if it fails: there is work that would be lost with the call."""
+
+        def warn(error: Exception) -> None:
+            _log.warning("a call for %s: %s; trying again", self.where, error)
+
+        return call_with_retries(call, self._backoff(), tries=tries, warn=warn)
+
+    def update(
+        self,
+        step: Callable[[Versioned[S]], Change[S] | None],
+        happened: Callable[[Versioned[S], Change[S]], bool] = never,
+        *,
+        doing: str,
+        start: Versioned[S] | None = None,
+        reserve: Reserve = Reserve.USE,
+        read_tries: int = READ_TRIES,
+    ) -> Versioned[S]:
+        """Replace the object by what `step` makes of it, and return what is there then. None of a step: it is right.
+
+        After a write that did not succeed the object is read again, and `happened` says, by what is there, whether the
+        change was made; if not, `step` is asked again. `start` is a state to try first, without a read.
+
+        Raises what `step` and `happened` raise, `StorageError` where the object cannot be read, and `OutcomeUnknown`
+        where the outcome of a change without a time limit is unknown too often in a row.
+        """
+        backoff = self._backoff()
+        found, was_read = (self.read(tries=read_tries), True) if start is None else (start, False)
+        tries = unknown = 0
+        while True:
+            change = step(found)
+            if change is None:
+                return found
+            if change.before:
+                self._write_before(change.before)
+            if change.until is not None and self._uptime() >= change.until:
+                continue  # what was written first took too long: the step decides what to do about it
+            try:
+                return self._write(found, change.state, reserve)
+            except _LOST as error:
+                tries += 1
+                unknown = unknown + 1 if isinstance(error, OutcomeUnknown) else 0
+                if unknown >= _UNKNOWN_TRIES and change.until is None:
+                    raise
+                level = _log.warning if tries % _TRIES_PER_WARNING == 0 else _log.info
+                level("%s %s, try %d: %s; reading it again", doing, self.where, tries, error)
+            if happened is not never and not found.state.evidence_lasts:
+                # At once, and only then the wait: the longer one waits, the more of the evidence is gone.
+                found = self.read(tries=read_tries)
+                if happened(found, change):
+                    return found
+            if was_read:  # a state that was kept is expected to be old: the first read is as good as a wait
+                backoff.wait()
+            found, was_read = self.read(tries=read_tries), True
+            if happened(found, change):
+                return found
+
+    def _read(self) -> Versioned[S]:
+        latest = self._latest
+        try:
+            got = get_at_most(self.store, self.path, MAX_MANIFEST_BYTES)
+        except NotFound:
+            found = Versioned(self.absent)
+        else:
+            if latest is not None and latest.version == got.version:
+                self._latest_at = self._uptime()
+                if latest.last_modified == got.last_modified:
+                    return latest
+                found = replace(latest, last_modified=got.last_modified)
+            else:
+                found = Versioned(decoded(self._decode, got.data, self.where), got.version, got.last_modified)
+        self._remember(found)
+        return found
+
+    def _write(self, found: Versioned[S], state: S, reserve: Reserve) -> Versioned[S]:
+        data = state.encode()
         self._counts.tried()
         try:
-            return replace_with_reserve(self.store, self.path, data, version, reserve)
+            version = replace_with_reserve(self.store, self.path, data, found.version, reserve)
         except (Conflict, AlreadyExists):
             self._counts.lost()
             raise
+        written = Versioned(state, version)
+        self._remember(written)
+        return written
 
-    def patiently(self, call: Callable[[], T]) -> T:
-        """Call the store, and call it again a few times if it fails: whoever does has work behind it that would go."""
-        pauses = self.pauses()
-        for left in reversed(range(_READ_TRIES)):
-            try:
-                return call()
-            except StorageError as error:
-                if not left:
-                    raise
-                _log.warning("a call for %s: %s; trying again", self.where, error)
-                next(pauses)
-        raise AssertionError
-
-    def pauses(self) -> Iterator[None]:
-        """Wait a random while, up to twice as long each time: those who met once do not meet again."""
-        longest = _FIRST_PAUSE
-        while True:
-            self._sleep(longest * self._jitter())
-            longest = min(longest * 2, _LONGEST_PAUSE)
-            yield
+    def _remember(self, found: Versioned[S]) -> None:
+        self._seen(found)
+        self._latest = found if found.version is not None else None
+        self._latest_at = self._uptime()
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes, where: str) -> T:
-    """Read bytes that lie somewhere. Raises `CorruptData` that says where."""
+    """Decode the bytes of an object. Raises `CorruptData` that says where it lies."""
     try:
         return decode(data)
     except CorruptData as error:
         raise CorruptData(f"{where}: {error}") from error
-
-
-class Patience:
-    """Losing to others is the way of the house; hearing nothing again and again is for the caller to know."""
-
-    def __init__(self) -> None:
-        self._unheard = 0
-
-    def lost(self, error: StorageError) -> None:
-        """Count a write that did not succeed. Raises its error after too many in a row whose outcome is unknown."""
-        self._unheard = self._unheard + 1 if isinstance(error, OutcomeUnknown) else 0
-        if self._unheard >= _UNKNOWN_TRIES:
-            raise error

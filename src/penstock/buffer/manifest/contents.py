@@ -1,4 +1,4 @@
-"""`Manifest`: what lies in a queue, for whoever only wants to look."""
+"""`Manifest`: what lies in a queue, for those who only want to look."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from uuid import UUID
 
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.locations import MANIFEST_PATH as MANIFEST_PATH
-from penstock.buffer.locations import Names
 from penstock.buffer.manifest.cas import MAX_MANIFEST_BYTES, decoded
+from penstock.buffer.manifest.state import Group
 from penstock.buffer.manifest.v1.buffer_id import read_id
 from penstock.buffer.manifest.v1.codec import VERSION as OPENDATA
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP, NEW, VERSION, Group, Head, decode_head, version_of
+from penstock.buffer.manifest.v1.state import OpenDataState
+from penstock.buffer.manifest.v2.head import NEW, VERSION, Head, decode_head, version_of
 from penstock.buffer.manifest.v2.segments import Segments
+from penstock.core import Backoff, call_with_retries
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 
@@ -24,7 +26,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A queue as it was when it was read. Looking takes no epoch, and so fences nobody.
+    """A queue as it was when it was read. Looking takes no epoch, and so fences no consumer.
 
     >>> Manifest.read("memory://doctest-manifest")
     Manifest(version=2, epoch=0, next_sequence=0, entries=())
@@ -35,7 +37,7 @@ class Manifest:
     next_sequence: int
     entries: tuple[BatchDescriptor, ...]
     groups: Mapping[str, Group] = field(default_factory=dict, repr=False, compare=False)
-    """Each reader's epoch, and how far it has acked. Version 1 has one, and calls it nothing; here it is `default`."""
+    """Each reader's epoch, and how far it has acked. Version 1 has one without a name; here it is `default`."""
     head: Head | None = field(default=None, repr=False, compare=False)
     """Everything that a manifest of version 2 says: its segments, writers and floor."""
     id: UUID | None = field(default=None, repr=False, compare=False)
@@ -60,7 +62,7 @@ class Manifest:
             return cls._of_head(decode_head(data))
         found = OpenDataManifest(data)
         entries = found.entries(found.first_sequence, found.next_sequence)
-        groups = {DEFAULT_GROUP: Group(found.epoch, found.first_sequence - 1)}
+        groups = OpenDataState(found).groups
         return cls(OPENDATA, found.epoch, found.next_sequence, tuple(entries), groups)
 
     @classmethod
@@ -70,26 +72,22 @@ class Manifest:
         Raises `StorageError` where the store fails, and `CorruptData` where an object is no manifest, or no segment.
         """
         store = open_store(where)
-        found = cls._read(store, path)
+        # What was acked since the head was read may be collected: then the head that is there now names less.
+        backoff = Backoff(0.0, 0.0)
+        found = call_with_retries(lambda: cls._read(store, path), backoff, tries=_TRIES, on=NotFound)
         return replace(found, id=read_id(store, path)) if found.version == OPENDATA else found
 
     @classmethod
     def _read(cls, store: ObjectStore, path: str) -> Manifest:
-        for left in reversed(range(_TRIES)):
-            try:
-                data = get_at_most(store, path, MAX_MANIFEST_BYTES).data
-            except NotFound:
-                return cls.empty()
-            found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
-            if found.head is None or not found.head.segments:
-                return found
-            try:
-                sealed = Segments(store, path, Names()).entries(found.head.segments, 0, found.next_sequence)
-                return replace(found, entries=(*(entry.descriptor() for entry in sealed), *found.entries))
-            except NotFound:  # acked since the head was read, and collected
-                if not left:
-                    raise
-        raise AssertionError
+        try:
+            data = get_at_most(store, path, MAX_MANIFEST_BYTES).data
+        except NotFound:
+            return cls.empty()
+        found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
+        if found.head is None or not found.head.segments:
+            return found
+        sealed = Segments(store, path).entries(found.head.segments, 0, found.next_sequence)
+        return replace(found, entries=(*(entry.descriptor() for entry in sealed), *found.entries))
 
     @classmethod
     def _of_head(cls, head: Head) -> Manifest:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
-from penstock.core import decode_fields, encode_fields, get_logger
+from penstock.core import Backoff, call_with_retries, decode_fields, encode_fields, get_logger
 from penstock.errors import AlreadyExists, CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
 
@@ -21,6 +22,8 @@ _VERSION = 1
 _MAX_BYTES = 64 << 10  # of such an object, to be read: a path in it has at most 1,024
 _FIELDS = {"id": str, "manifest": str, "prefix": str}
 _TRIES = 10
+
+T = TypeVar("T")
 
 _log = get_logger(__name__)
 
@@ -84,20 +87,42 @@ def own_prefix(
     mine = mine or identify(True)
     assert mine is not None  # noqa: S101  it was called with True
     owner = Owner(mine, manifest, prefix)
-    path = f"{prefix}/{OWNER}"
-    for _ in range(_TRIES):
-        try:
-            replace_with_reserve(store, path, owner.encode(), None, reserve)
-        except (AlreadyExists, OutcomeUnknown) as error:
-            # Another buffer's, or this one's own: reading it again decides, for the content is all that matters here.
-            _log.info("claiming %s in %s: %s; reading it again", path, url_of(store), error)
-        else:
-            return True
-        found = _read(store, prefix)
+    found = create_once(store, f"{prefix}/{OWNER}", owner.encode(), lambda: _read(store, prefix), reserve)
+    if found is not None:
+        _check(store, found, mine, manifest, prefix)
+    return True
+
+
+def create_once(
+    store: ObjectStore, path: str, data: bytes, read: Callable[[], T | None], reserve: Reserve | None
+) -> T | None:
+    """Write an object that is written once; or return what `read` finds there, whichever process has written it.
+
+    After a write that did not succeed the content decides, and no reply. Raises `OutcomeUnknown` after a few tries.
+    """
+    tried = False
+
+    def create() -> T | None:
+        nonlocal tried
+        found = read() if tried else None
+        if found is None:
+            tried = True
+            replace_with_reserve(store, path, data, None, reserve)
+        return found
+
+    def warn(error: Exception) -> None:
+        _log.info("creating %s in %s: %s; reading it again", path, url_of(store), error)
+
+    lost = (AlreadyExists, OutcomeUnknown)
+    try:
+        return call_with_retries(create, Backoff(0.0, 0.0), tries=_TRIES, on=lost, warn=warn)
+    except lost as error:
+        found = read()
         if found is not None:
-            _check(store, found, mine, manifest, prefix)
-            return True
-    raise OutcomeUnknown(f"after {_TRIES} tries {path} in {url_of(store)} is neither there nor can it be written")
+            return found
+        raise OutcomeUnknown(
+            f"after {_TRIES} tries {path} in {url_of(store)} is neither there nor can it be written"
+        ) from error
 
 
 def owner_id(store: ObjectStore, prefix: str, manifest: str) -> UUID | None:

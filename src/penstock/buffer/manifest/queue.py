@@ -1,38 +1,140 @@
-"""`BufferQueue`: the queue of a buffer, whichever version its manifest is, now and after an upgrade."""
+"""`BufferQueue`: the queue of a buffer, which is all that producers, consumers, collectors and commands see of it.
+
+Each read decodes the version that is there. So an upgrade is met at the next read, and what was being done goes on.
+"""
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 from penstock.buffer.config import ConsumerConfig, ManifestFormat, ProducerConfig
-from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.descriptors import BatchDescriptor, NewEntry
+from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.cas import VersionChanged
-from penstock.buffer.manifest.ownership import own_prefix
-from penstock.buffer.manifest.state import Enqueued, InTime, QueueView, Rewrite, Start, Transaction
-from penstock.buffer.manifest.v1.queue import OpenDataQueue, OpenDataView, Try
-from penstock.buffer.manifest.v2.head import DEFAULT_GROUP
-from penstock.buffer.manifest.v2.queue import NativeQueue, NativeView
-from penstock.buffer.measures import label_of
+from penstock.buffer.manifest.cas import READ_TRIES, Change, Versioned, VersionedObject
+from penstock.buffer.manifest.enqueuing import Enqueuing, OwnWriter
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.ownership import own_prefix, owner_id, refuse_deleted
+from penstock.buffer.manifest.state import (
+    DEFAULT_GROUP,
+    Attempts,
+    Backlog,
+    Claim,
+    Collecting,
+    CycleClock,
+    Enqueued,
+    Group,
+    QueueState,
+    Start,
+    Transaction,
+    Unwritten,
+    Writer,
+)
+from penstock.buffer.manifest.v1.buffer_id import read_id, write_id
+from penstock.buffer.manifest.v2.segments import SEALING_THREADS, NewSegment, Segments
+from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.places import check_places
-from penstock.storage import ObjectStore
+from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown
+from penstock.storage import ObjectMeta, ObjectStore, Reserve, url_of
 
-Unless = Callable[[OpenDataView], bool]
+_MAX_KEPT_SECONDS = 10.0
 
-T = TypeVar("T")
+_FORMATS = Formats()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue as it was at one moment; with a `group`, as that group sees it."""
+
+    store: ObjectStore
+    path: str
+    found: Versioned[QueueState]
+    segments: Segments
+    group: str | None = None
+
+    @property
+    def version(self) -> str | None:
+        """The version of the manifest's object; None where there is no manifest."""
+        return self.found.version
+
+    @property
+    def last_modified(self) -> datetime | None:
+        """When the manifest was written, in the store's time; None where there is no manifest, or it is not known."""
+        return self.found.last_modified
+
+    @property
+    def format_version(self) -> int:
+        """The version of the manifest's format, for people to read."""
+        return self.found.state.format_version
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the group's consumer; without a group, the last that was given."""
+        state = self.found.state
+        return state.epoch if self.group is None else state.groups[self.group].epoch
+
+    @property
+    def first_sequence(self) -> int:
+        """The first entry that the group has not acked; without a group, the first that is kept."""
+        state = self.found.state
+        return state.first_sequence if self.group is None else state.groups[self.group].acked_through + 1
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence that the next entry will get."""
+        return self.found.state.next_sequence
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The readers, in the order they were created. A manifest of version 1 has one."""
+        return self.found.state.groups
+
+    @property
+    def writers(self) -> Mapping[str, Writer]:
+        """The writers that the manifest remembers. Raises `InvalidInput` on version 1."""
+        return self.found.state.writers()
+
+    @property
+    def buffer_id(self) -> UUID | None:
+        """The buffer's id; None where there is no buffer yet, or version 1 was not written by a Penstock so far.
+
+        Raises `StorageError`: the id of version 1 is in an object of its own.
+        """
+        state = self.found.state
+        if state.buffer_id is None:
+            return read_id(self.store, self.path)
+        return None if self.version is None else state.buffer_id
+
+    def entries(self, start: int, stop: int) -> list[BatchDescriptor]:
+        """The entries with sequences from `start` up to `stop`, as far as they are there.
+
+        Raises `NotFound` for a segment that is gone, and `CorruptData`.
+        """
+        return self.found.state.entries(start, stop, self.segments)
+
+    def backlog(self, most: int) -> Backlog:
+        """What waits in the queue, with `most` of its first entries. Raises as `entries` does."""
+        return self.found.state.backlog(most, self.segments)
+
+    def collecting(self, clock: Callable[[], float], grace: float, marked: datetime | None) -> Collecting:
+        """The rules of a cycle of the collector that begins with this view."""
+        return self.found.state.collecting(CycleClock(clock, grace, self.last_modified, marked), self.segments)
 
 
 class BufferQueue:
-    """The queue of one buffer. A manifest keeps the version it has; one that is not there yet gets `manifest_format`.
+    """The queue of one buffer, for one group of readers. Safe to share between threads, but for `enqueue`.
 
-    `prefix` is where its data objects go; on version 1 it has to be one that OpenData's crate leaves as it is.
-
-    It takes the manifest for what it was the last time, and finds out when it reads it: so an upgrade is met on the
-    next read, at the latest after a compare-and-set that lost, and what was being done goes on with version 2.
+    A manifest keeps the version it has; one that is not there yet gets `manifest_format`. `prefix` is where its data
+    objects go. `role` is `producer` or `consumer`, for the metrics; `owner` is who takes epochs here, for people to
+    read. `uptime` is the clock of the entries' deadlines.
     """
 
     def __init__(
@@ -45,18 +147,47 @@ class BufferQueue:
         prefix: str | None = None,
         names: Names | None = None,
         group: str = DEFAULT_GROUP,
+        owner: str | None = None,
+        formats: Formats = _FORMATS,
         clock: Callable[[], float] = time.time,
+        uptime: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        sealing_threads: int = SEALING_THREADS,
     ) -> None:
+        label = label_of(store, path)
         self._store = store
         self._path = path
-        label = label_of(store, path)
-        self._opendata = OpenDataQueue(store, path, label, role, prefix=prefix, group=group, sleep=sleep, jitter=jitter)
-        self._native = NativeQueue(
-            self._opendata.manifest_object, names or Names(clock), group, prefix=prefix, clock=clock
+        self._prefix = prefix
+        self._names = names or Names(clock)
+        self._group = group
+        self._owner = f"{socket.gethostname()}:{os.getpid()}" if owner is None else owner
+        self._clock = clock
+        self._uptime = uptime
+        self._measures = Measures(label)
+        produces = role == "producer"
+        self._reserve_to_create = Reserve.KEEP if produces else Reserve.USE  # of the manifest itself
+        self._reserve_for_ids = None if produces else Reserve.USE  # of the small objects that say whose the data is
+        self._writer = OwnWriter(self._names)
+        where = f"{url_of(store)}/{path}"
+        self._object: VersionedObject[QueueState] = VersionedObject(
+            store,
+            path,
+            label,
+            role,
+            decode=lambda data: formats.decode(data, where),
+            absent=formats.new(manifest_format, self._names.buffer_id(), where),
+            write_before=lambda new: self._segments.write(cast("Sequence[NewSegment]", new)),
+            seen=self._note,
+            sleep=sleep,
+            jitter=jitter,
+            uptime=uptime,
         )
-        self._is_native = manifest_format == ManifestFormat.NATIVE
+        self._segments = Segments(store, path, with_retries=self._object.with_retries, threads=sealing_threads)
+        self._state = self._object.absent  # as of the last read or write
+        self._id: UUID | None = None  # of the buffer, once its manifest was seen and holds one
+        self._consumed: Versioned[QueueState] | None = None  # as the consumer saw it last, under its epoch
+        self._is_replaced = False
 
     @classmethod
     def of(
@@ -68,6 +199,7 @@ class BufferQueue:
         names: Names | None = None,
         group: str = DEFAULT_GROUP,
         clock: Callable[[], float],
+        uptime: Callable[[], float] = time.monotonic,
     ) -> BufferQueue:
         """The queue of a config's buffer. Raises `InvalidInput` for a path where the store cannot keep an object."""
         check_places(store, config.data_path_prefix, config.manifest_path)
@@ -80,31 +212,52 @@ class BufferQueue:
             names=names,
             group=group,
             clock=clock,
+            uptime=uptime,
         )
 
     @property
     def conflict_rate(self) -> float:
         """Percent of the writes that lost a compare-and-set."""
-        return self._current.conflict_rate
+        return self._object.conflict_rate
 
     @property
     def floor(self) -> int:
         """Nothing new may be named below this time, in milliseconds; as of the last read or write."""
-        return self._native.floor if self._is_native else 0
+        return self._state.floor
 
     @property
-    def is_native(self) -> bool:
-        """Whether the manifest is version 2, as of the last read or write."""
-        return self._is_native
+    def batch_format(self) -> BatchFormat:
+        """How data batches are written where the configuration does not say; as of the last read or write."""
+        return self._state.batch_format
 
     @property
-    def native(self) -> NativeQueue | None:
-        """The queue if the manifest is version 2, as of the last read or write."""
-        return self._native if self._is_native else None
+    def guards_new_objects(self) -> bool:
+        """Whether a floor protects objects that are not enqueued yet; if not, their age does. As of the last read."""
+        return self._state.guards_new_objects
+
+    # Which buffer it is.
 
     def identify(self, create: bool = False) -> UUID | None:
-        """The buffer's id, as it is on the store; None where it has none yet. With `create` it gets one."""
-        return self._on_current(lambda queue: queue.identify(create))
+        """The buffer's id, as it is on the store; None where it has none yet. With `create` it gets one.
+
+        Raises `InvalidInput` if the buffer that this queue has seen was deleted since.
+        """
+        found = self._read_with_retries()
+        self._check_same_buffer(found)
+        is_there = found.version is not None
+        if is_there:
+            found.state.check_paths(self._prefix, self._path)
+        holds_id = found.state.buffer_id is not None
+        beside = self._id_beside() if is_there and not holds_id else None
+        if create:
+            if not holds_id:
+                reserve = self._reserve_for_ids
+                beside = self._object.with_retries(lambda: write_id(self._store, self._path, beside, reserve))
+            # The manifest last: where it is found to be another's by then, its id is the one that counts.
+            found = self._object.update(_create, doing="creating", start=found, reserve=self._reserve_to_create)
+            if found.state.buffer_id is None and beside is None:
+                return self.identify(create)  # another process has created it, in a version without an id in it
+        return (found.state.buffer_id or beside) if found.version is not None else None
 
     def own_prefix(self, prefix: str, *, claim: bool) -> bool:
         """Say whether a prefix belongs to this buffer. With `claim`, claim it for the buffer if it has no owner yet.
@@ -112,79 +265,233 @@ class BufferQueue:
         Claiming comes before the first data object, and after the manifest. Raises `InvalidInput` where the prefix
         belongs to another buffer, or to one that was deleted.
         """
-        reserve = self._opendata.manifest_object.reserve_for_ids
-        return own_prefix(self._store, prefix, self._path, self.identify, claim=claim, reserve=reserve)
+        return own_prefix(self._store, prefix, self._path, self.identify, claim=claim, reserve=self._reserve_for_ids)
+
+    def _id_beside(self) -> UUID | None:
+        """The id that lies beside a manifest without one. Where it was lost, the owner of the data still has it."""
+        found = read_id(self._store, self._path)
+        return found if found is not None or self._prefix is None else owner_id(self._store, self._prefix, self._path)
+
+    def _check_same_buffer(self, found: Versioned[QueueState]) -> None:
+        """Raises `InvalidInput` where this queue's buffer was deleted: what was written for it is not another's."""
+        if self._id is None or (found.version is not None and found.state.buffer_id == self._id):
+            return
+        now = "is gone" if found.version is None else f"is the buffer {found.state.buffer_id} now"
+        raise InvalidInput(
+            f"{self._object.where} {now}, and was {self._id}: its manifest was deleted. What was to be enqueued is not "
+            "known to be; open the buffer again to go on with what is there"
+        )
+
+    def _refuse_deleted(self, found: Versioned[QueueState]) -> None:
+        """Raises `InvalidInput` where there is no manifest, and the data says that there was one."""
+        if found.version is None and self._prefix is not None:
+            refuse_deleted(self._store, self._prefix, self._path, self._is_there)
+
+    # Producers.
 
     def enqueue(
         self,
         entries: Sequence[NewEntry],
-        in_time: InTime,
-        rewrite: Rewrite,
         by: Transaction | None = None,
-        unless: Unless | None = None,
-    ) -> Enqueued:
-        """Append entries in one write, unless they are there already.
+        *,
+        known_at: Sequence[str] = (),
+        attempts: Attempts | None = None,
+    ) -> Enqueued | Unwritten:
+        """Append entries in one write, unless the transaction that they are has happened already.
 
-        What says so is the transaction on version 2, and `unless` on version 1, which does not remember writers.
+        Without a transaction the queue's own writer is it. `known_at` are locations by which a version that remembers
+        no writers recognises an earlier try. `Unwritten` says which entries the caller has to change first; its
+        `attempts` go into the next call.
+
+        Raises `OutcomeUnknown` where the manifest has forgotten the writer meanwhile; `InvalidInput` for a transaction
+        before the writer's last, or where the buffer was deleted meanwhile; and what else went wrong: then none of the
+        entries is known to be enqueued.
         """
-        doubts: Sequence[Try] = ()
-        while True:
-            is_native = self._is_native
-            try:
-                if not is_native:
-                    places = self._opendata.enqueue(entries, in_time, unless)
-                    return Enqueued(bool(places), min(places.values(), default=None), places)
-                if doubts:
-                    # What version 1 was in doubt about: the upgrade has kept the sequences.
-                    places_then = self._settled(doubts)
-                    if places_then is not None:
-                        return Enqueued(True, min(places_then.values()), places_then)
-                    doubts = ()
-                return self._native.enqueue(entries, in_time, rewrite, by)
-            except VersionChanged as change:
-                doubts = cast("Sequence[Try]", change.doubts)
-                self._is_native = not is_native
+        if not entries:
+            return Enqueued(appended=False)
+        work = Enqueuing(
+            entries,
+            by,
+            known_at,
+            attempts or Attempts(),
+            writer=self._writer,
+            names=self._names,
+            segments=self._segments,
+            measures=self._measures,
+            now=self._now,
+            uptime=self._uptime,
+            with_retries=self._object.with_retries,
+            check_same_buffer=self._check_same_buffer,
+            refuse_deleted=self._refuse_deleted,
+        )
+        self._object.update(
+            work.step,
+            work.happened,
+            doing=f"enqueuing {len(entries)} in",
+            # After a long time this writer may have been forgotten; and a lost reply must not cost the evidence.
+            start=self._object.kept(_MAX_KEPT_SECONDS) if self._state.evidence_lasts else None,
+            reserve=Reserve.KEEP,  # on a full disk producers wait, and acks, claims and collecting go on
+        )
+        return work.result()
 
-    def _settled(self, doubts: Sequence[Try]) -> dict[str, int] | None:
-        places, _ = self._opendata.manifest_object.patiently(lambda: self._opendata.settle(doubts, self._native.look()))
-        return places
+    def has(self, by: Transaction | None, known_at: Sequence[str]) -> bool:
+        """Whether a transaction is appended already, as far as the manifest shows. Raises as `enqueue` does."""
+        return self._object.read().state.find(by, known_at, self._segments) is not None
+
+    # Consumers.
 
     def claim(self, start: Start, last_acked: int | None, *, allow_gap: bool) -> QueueView:
-        """Take a new epoch, fencing whoever had one, and dequeue what is acked; both in one write."""
+        """Take a new epoch for the group, and dequeue what is acked, in one write. Fences the consumer before.
 
-        def claim(queue: OpenDataQueue | NativeQueue) -> QueueView:
-            return queue.claim(last_acked, allow_gap=allow_gap, start=start)
+        `start` is for a group that had no consumer yet. Only a success reply grants an epoch.
+        """
 
-        return self._on_current(claim)
+        def step(found: Versioned[QueueState]) -> Change[QueueState]:
+            if found.version is not None:
+                found.state.check_paths(self._prefix, self._path)
+            self._refuse_deleted(found)
+            claim = Claim(self._group, self._owner, self._now(), start, last_acked, allow_gap)
+            return Change(found.state.claim(claim, self._segments))
+
+        self._consumed = self._object.update(step, doing="taking an epoch in")
+        return self._for_group(self._consumed)
 
     def read(self, epoch: int, *, fresh: bool = False) -> QueueView:
-        """Read the queue under an epoch. Raises `Fenced` if it is not the queue's any more."""
-        return self._on_current(lambda queue: queue.read(epoch, fresh=fresh))
+        """Read the queue under an epoch. Raises `Fenced` if it is not the group's any more."""
+        before = self._consumed  # first: another thread may read a later state meanwhile
+        found = self._object.read(fresh=fresh)
+        return self._for_group(self._checked(found, epoch, before))
 
     def dequeue(self, epoch: int, through: int) -> QueueView:
-        """Ack the entries up to a sequence in one write. Raises `Fenced` as `read` does."""
-        return self._on_current(lambda queue: queue.dequeue(epoch, through))
+        """Ack the entries up to a sequence in one write. Raises `Fenced` as `read` does.
+
+        Under its own epoch no other consumer acks: where they are acked, it has happened.
+        """
+
+        def step(found: Versioned[QueueState]) -> Change[QueueState] | None:
+            self._checked(found, epoch, self._consumed)
+            if self._is_replaced:
+                raise Fenced(
+                    f"{self._object.where} is another buffer now: the manifest of this consumer's was deleted since"
+                )
+            acked = found.state.ack(self._group, through, self._segments)
+            return None if acked is None else Change(acked)
+
+        self._consumed = self._object.update(step, doing=f"acking through {through} in", read_tries=1)
+        return self._for_group(self._consumed)
+
+    def _checked(
+        self, found: Versioned[QueueState], epoch: int, before: Versioned[QueueState] | None
+    ) -> Versioned[QueueState]:
+        found.state.check_reader(self._group, epoch, self._id)
+        if before is not None and found.version != before.version and found.state.is_other_than(before.state):
+            # An epoch comes again in a manifest that was deleted and created again; version 1 has no id to tell.
+            self._is_replaced = True
+        self._consumed = found
+        return found
+
+    # Anybody.
 
     def look(self) -> QueueView:
-        """Read the queue without an epoch."""
-        return self._on_current(lambda queue: queue.look())
+        """Read the queue without an epoch. What has not changed since the last time is not parsed again."""
+        return QueueView(self._store, self._path, self._object.read(), self._segments)
 
     def peek(self) -> QueueView:
         """Read the queue without an epoch, as its group sees it. Raises `InvalidInput` if that is not there."""
-        view = self.look()
-        if isinstance(view, NativeView):
-            return self._native.seen_by_group(view)
-        self._opendata.check_group()
-        return view
+        found = self._object.read()
+        found.state.check_group(self._group)
+        return self._for_group(found)
 
-    @property
-    def _current(self) -> OpenDataQueue | NativeQueue:
-        return self._native if self._is_native else self._opendata
+    def create_group(self, name: str, start: Start) -> None:
+        """Create a group that begins somewhere. Raises `InvalidInput` if it is there, or the place is not."""
+        self._administer(
+            name, lambda state: state.create_group(name, start, self._owner, self._now(), self._segments), create=True
+        )
 
-    def _on_current(self, call: Callable[[OpenDataQueue | NativeQueue], T]) -> T:
-        while True:
-            is_native = self._is_native
-            try:
-                return call(self._native if is_native else self._opendata)
-            except VersionChanged:
-                self._is_native = not is_native  # the other one than was asked: threads may find out at the same time
+    def reset_group(self, name: str, start: Start) -> None:
+        """Let a group begin again somewhere. Fences its consumer."""
+        self._administer(name, lambda state: state.reset_group(name, start, self._owner, self._now(), self._segments))
+
+    def drop_group(self, name: str, *, force: bool) -> None:
+        """Remove a group, and with it what only it held back. Fences its consumer."""
+        self._administer(name, lambda state: state.drop_group(name, self._segments, force=force))
+
+    def drop_writer(self, name: str) -> None:
+        """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
+        self._object.update(
+            lambda found: Change(self._existing(found).drop_writer(name)),
+            lambda found, _: name not in found.state.writers(),
+            doing="changing",
+        )
+
+    def close_times(self, rules: Collecting, is_over: Callable[[], bool]) -> None:
+        """Close, for the next cycle of a collector, what no later entry may name."""
+
+        def step(found: Versioned[QueueState]) -> Change[QueueState] | None:
+            closed = rules.closed_in(found.state, is_over)
+            return None if closed is None else Change(closed)
+
+        self._object.update(step, doing="changing")
+
+    def kept(self, rules: Collecting, listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]) -> set[str]:
+        """Which of the objects that a cycle would delete are kept, by the manifest as it is now."""
+        return rules.kept(self._object.read(), listed, is_over)
+
+    def _administer(self, name: str, change: Callable[[QueueState], QueueState], *, create: bool = False) -> None:
+        """Change one group, once: where a try may have happened and the group was changed since, it says so."""
+        before: list[Group | None] = []
+        tried: list[Group | None] = []
+
+        def step(found: Versioned[QueueState]) -> Change[QueueState]:
+            state = found.state if create else self._existing(found)
+            known = state.groups.get(name)
+            if before and _epoch(known) != _epoch(before[0]):
+                raise OutcomeUnknown(
+                    f"a write to {self._object.where} was not confirmed, and the group {name!r} is another now: it may "
+                    "be changed as wanted, and taken over since; look at it with `penstock groups list`"
+                )
+            changed = change(state)
+            before.append(known)
+            tried.append(changed.groups.get(name))
+            return Change(changed)
+
+        self._object.update(step, lambda found, _: found.state.groups.get(name) in tried, doing="changing")
+
+    def _existing(self, found: Versioned[QueueState]) -> QueueState:
+        if found.version is None:
+            raise NotFound(f"there is no manifest {self._path!r} in {url_of(self._store)}")
+        return found.state
+
+    def _now(self) -> int:
+        return max(int(self._clock() * 1000), 0)
+
+    def _for_group(self, found: Versioned[QueueState]) -> QueueView:
+        return QueueView(self._store, self._path, found, self._segments, self._group)
+
+    def _is_there(self) -> bool:
+        return self._read_with_retries().version is not None
+
+    def _read_with_retries(self) -> Versioned[QueueState]:
+        return self._object.read(tries=READ_TRIES)
+
+    def _note(self, found: Versioned[QueueState]) -> None:
+        """Note a state that was read or written: for the names of new objects, and for the metrics."""
+        state, before = found.state, self._state
+        self._names.keep_out_of(state.closed)
+        self._state = state
+        if self._id is None and found.version is not None:
+            self._id = state.buffer_id
+        self._measures.queue_length.set(state.next_sequence - state.first_sequence)
+        lags = state.group_lags
+        for gone in before.group_lags.keys() - lags.keys():
+            self._measures.forget_group(gone)
+        for name, lag in lags.items():
+            self._measures.group_lag(name).set(lag)
+
+
+def _create(found: Versioned[QueueState]) -> Change[QueueState] | None:
+    return Change(found.state.created()) if found.version is None else None
+
+
+def _epoch(group: Group | None) -> int | None:
+    return None if group is None else group.epoch

@@ -1,134 +1,383 @@
-"""The seam between the buffer and its manifests: what a producer, a consumer and a collector ask of a queue.
+"""The seam between the versions of the manifest: what a decoded manifest says, and the operations that change it.
 
-Every version of the manifest is one implementation of `QueueManifest`.
+`v1/state.py` and `v2/state.py` implement `QueueState`. Every operation is pure: it returns another state, and whatever
+must be written before that state is part of the result. `cas.py` does the writing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
+from uuid import UUID
+
+import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
+from penstock.buffer.format.batch import BatchFormat
+from penstock.buffer.manifest.time_ranges import TimeRanges
+from penstock.storage import ObjectMeta
 
-InTime: TypeAlias = Callable[[Sequence[NewEntry]], Sequence[NewEntry]]
-"""Returns those of the entries whose deadline has not passed. Whoever gave it takes care of the others."""
+if TYPE_CHECKING:
+    from penstock.buffer.locations import Names
+    from penstock.buffer.manifest.cas import Versioned
+    from penstock.buffer.manifest.v2.segments import NewSegment, Segments
 
-Rewrite: TypeAlias = Callable[[NewEntry, int], NewEntry]
-"""Writes an entry's data again, under a name whose time is above a collector's floor."""
+DEFAULT_GROUP = "default"
 
 Start: TypeAlias = str | int
 """Where a new group begins: `earliest`, `latest`, or a sequence that is there."""
 
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A reader: the epoch of its consumer, and how far it has acked (-1: nothing)."""
+
+    epoch: int
+    acked_through: int
+    owner: str = ""
+    taken_at: int = 0
+
+
+class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a writer did last: its transaction, the first sequence of it, the revision of the head, and when."""
+
+    transaction: Natural
+    first_sequence: Natural
+    revision: Natural
+    at: Natural
+    is_named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a manifest of version 2 holds in its head, and in one segment, before it seals, folds or forgets."""
+
+    tail_entries: int = 256
+    tail_bytes: int = 32 << 10
+    references: int = 256
+    segment_entries: int = 1024
+    segment_bytes: int = 1 << 20
+    """Of one segment, except that an entry that is larger has a segment of its own."""
+    unnamed_writers: int = 1000
+    """How many writers with a random name the head remembers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Who appends, and which of its writes it is: one that comes again has the name and the number it had before.
+    """Who appends, and which of its writes it is: one that is repeated has the name and the number it had before.
 
-    A writer that `is_named` is remembered until it is dropped; of the others the head remembers the latest.
+    A writer that `is_named` is remembered until it is dropped; of the others the head remembers the latest. `end` is
+    where the input of a block ends, if its writer knows: it tells two blocks under one name apart.
     """
 
     writer: str
     number: int
     is_named: bool = True
+    end: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of an enqueue.
-
-    Not appended: it was there already, or no entry was in time. `first_sequence` is None where it is not known.
-    """
+    """What became of an enqueue. `first_sequence` is None where it is not known."""
 
     appended: bool
     first_sequence: int | None = None
     sequences: Mapping[str, int] = field(default_factory=dict)
     """Of each location that was appended."""
     was_there: bool = False
-    """Whether it had happened already."""
+    """Whether it had happened already, and nothing was appended now."""
 
 
-class QueueView(Protocol):
-    """A queue as it was at one moment."""
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """An enqueue that wrote nothing, because of some of its entries. The caller changes those, and enqueues again.
+
+    `late`: their deadline has passed. `closed`: a collector may have deleted their objects, so the caller writes the
+    objects again under names above `floor`. `attempts` go into the next call: one of them may have happened.
+    """
+
+    attempts: Attempts
+    late: tuple[NewEntry, ...] = ()
+    closed: tuple[NewEntry, ...] = ()
+    floor: int = 0
+
+
+class Verdict(Enum):
+    """What a manifest shows of an attempt whose reply was not a success."""
+
+    HAPPENED = auto()
+    DID_NOT = auto()
+    MAY_YET = auto()
+    """It did not happen so far; while the manifest is the one it was based on, it still can."""
+    NO_EVIDENCE = auto()
+    """Version 1: its entries are dequeued already, if they were appended."""
+    FORGOTTEN = auto()
+    """Version 2: the manifest has forgotten the writer since, and cannot tell."""
+
+
+class Attempt(Protocol):
+    """One try to append: where it would have put what."""
+
+    @property
+    def base(self) -> str | None:
+        """The version of the object that it was to replace."""
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of its first entry."""
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The locations of its entries, in order."""
+
+    def judge(self, found: Versioned[QueueState], segments: Segments) -> Verdict:
+        """Say what became of it, by a manifest that was read after it."""
+
+
+class Attempts:
+    """The tries of one enqueue that may have happened, and the number its own writer has given to its entries."""
+
+    def __init__(self) -> None:
+        self.open: list[Attempt] = []
+        self.own: tuple[tuple[str, ...], Transaction] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A state with entries at its end, the segments that have to be there before it, and the try that it is."""
+
+    state: QueueState
+    attempt: Attempt
+    segments: tuple[NewSegment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A consumer that takes an epoch for a group. `start` counts for a group that had no consumer yet."""
+
+    group: str
+    owner: str
+    now: int
+    start: Start = "earliest"
+    last_acked: int | None = None
+    allow_gap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What waits in a queue, as far as the manifest says. Sizes are bytes; None is what it does not know.
+
+    `first` are its first entries, and `times` the ingestion times among which the oldest is.
+    """
+
+    batches: int
+    size: int | None
+    records: int | None
+    records_at_least: int
+    times: Sequence[int]
+    first: Sequence[BatchDescriptor]
+
+
+class Fate(Enum):
+    """What a cycle of the collector does with an object."""
+
+    KEEP = auto()
+    DELETE = auto()
+    """Unless a manifest that is read after the listing names it."""
+    WAITS = auto()
+    """Deletable, once the grace period after the floor is over."""
+    LATER = auto()
+    """Not named, and below the next floor."""
+    AHEAD = auto()
+    """Dated ahead of this clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleClock:
+    """The times that one cycle goes by. `marked` is when its turn was marked, in the store's time, if it was."""
+
+    clock: Callable[[], float]
+    grace: float
+    written: datetime | None
+    marked: datetime | None
+
+
+class Collecting(Protocol):
+    """The rules of one cycle of the collector, by the manifest that was read first."""
+
+    @property
+    def named(self) -> int:
+        """How many entries the queue has."""
+
+    @property
+    def floor(self) -> int:
+        """The floor that it goes by."""
+
+    @property
+    def waits_until(self) -> int:
+        """When the grace period after the floor is over, in milliseconds since 1970."""
+
+    @property
+    def ranges(self) -> Sequence[tuple[int, int]] | None:
+        """The ULID times in which something may have to go; None: any."""
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether the objects beside the manifest are collected too."""
+
+    @property
+    def warning(self) -> str | None:
+        """What the log should say of what was listed."""
+
+    @property
+    def can_close(self) -> bool:
+        """Whether something was listed that `closed_in` could close."""
+
+    def fate(self, meta: ObjectMeta) -> Fate:
+        """What is done with a data object or a segment."""
+
+    def kept(
+        self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]
+    ) -> set[str]:
+        """Which of the objects to be deleted are kept, by a manifest that was read after they were listed."""
+
+    def closed_in(self, state: QueueState, is_over: Callable[[], bool]) -> QueueState | None:
+        """A later state, with what no later entry may name closed for the next cycle; None where that is nothing."""
+
+
+class QueueState(Protocol):
+    """A manifest, decoded. It never changes: an operation returns another state.
+
+    What a version cannot do raises `InvalidInput`.
+    """
+
+    @property
+    def where(self) -> str:
+        """Where it lies, for messages."""
+
+    @property
+    def format_version(self) -> int:
+        """The version of the manifest's format, for people to read."""
+
+    @property
+    def evidence_lasts(self) -> bool:
+        """Whether an append can be recognised however late one looks; if not, one looks at once."""
+
+    @property
+    def guards_new_objects(self) -> bool:
+        """Whether a floor protects objects that are not enqueued yet; if not, their age does."""
+
+    @property
+    def batch_format(self) -> BatchFormat:
+        """How data batches are written where the configuration does not say."""
+
+    @property
+    def buffer_id(self) -> UUID | None:
+        """The buffer's id; None for a version that keeps it in an object of its own."""
 
     @property
     def epoch(self) -> int:
-        """Whose turn it is to consume."""
-        ...
+        """The last epoch that was given."""
 
     @property
     def first_sequence(self) -> int:
         """The sequence of the oldest entry; the next one to be given where there is none."""
-        ...
 
     @property
     def next_sequence(self) -> int:
         """The sequence that the next entry will get."""
-        ...
-
-    @property
-    def version(self) -> str | None:
-        """The version of the manifest's object; None where there is no manifest."""
-        ...
-
-    @property
-    def last_modified(self) -> datetime | None:
-        """When the manifest was written, in the store's time; None where there is no manifest."""
-        ...
-
-    def entries(self, start: int, stop: int) -> list[BatchDescriptor]:
-        """The entries with sequences from `start` up to `stop`, as far as they are there."""
-        ...
-
-
-class QueueManifest(Protocol):
-    """The queue of one buffer, on its store."""
-
-    @property
-    def conflict_rate(self) -> float:
-        """Percent of the writes that lost a compare-and-set."""
-        ...
-
-    @property
-    def is_native(self) -> bool:
-        """Whether the manifest is version 2, as of the last read or write."""
-        ...
 
     @property
     def floor(self) -> int:
-        """Nothing new may be named below this time, in milliseconds; as of the last read or write."""
-        ...
+        """Nothing new is named below this ULID time, in milliseconds."""
 
-    def own_prefix(self, prefix: str, *, claim: bool) -> bool:
-        """Say whether a prefix belongs to this buffer; with `claim`, claim it. Raises `InvalidInput` if not."""
-        ...
+    @property
+    def closed(self) -> TimeRanges:
+        """Ranges of ULID times above the floor in which nothing new is named either."""
 
-    def enqueue(
-        self, entries: Sequence[NewEntry], in_time: InTime, rewrite: Rewrite, by: Transaction | None = None
-    ) -> Enqueued:
-        """Append entries in one write, unless the transaction that they are has happened already.
+    @property
+    def forgotten_through(self) -> int:
+        """Writers that wrote at this revision or before may have been forgotten."""
 
-        `in_time` is asked after each read and before each write, and what it leaves out is not enqueued any more.
-        Raises what went wrong: then none of the entries is known to be enqueued.
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The readers, in the order they were created."""
+
+    @property
+    def group_lags(self) -> Mapping[str, int]:
+        """How many batches each named group has not acked."""
+
+    def encode(self) -> bytes:
+        """The bytes of the object."""
+
+    def writers(self) -> Mapping[str, Writer]:
+        """The writers that it remembers."""
+
+    def entries(self, start: int, stop: int, segments: Segments) -> list[BatchDescriptor]:
+        """The entries with sequences from `start` up to `stop`, as far as they are there."""
+
+    def backlog(self, most: int, segments: Segments) -> Backlog:
+        """What waits, with at least `most` of the first entries where there are so many."""
+
+    def check_paths(self, prefix: str | None, path: str) -> None:
+        """Raises `InvalidInput` for paths that other readers of this version would look for elsewhere."""
+
+    def check_group(self, name: str) -> None:
+        """Raises `InvalidInput` for a group that is not there."""
+
+    def check_reader(self, group: str, epoch: int, buffer_id: UUID | None) -> None:
+        """Raises `Fenced` unless an epoch is still that of the group, in the buffer that has this id if it is known."""
+
+    def is_other_than(self, before: QueueState) -> bool:
+        """Whether this is no later state of the same queue."""
+
+    def created(self) -> QueueState:
+        """What is written first, where there was no object."""
+
+    def may_name(self, at: int | None) -> bool:
+        """Whether what has this ULID time may be named: it is neither below the floor nor in a closed range."""
+
+    def find(self, by: Transaction | None, locations: Sequence[str], segments: Segments) -> Enqueued | None:
+        """An earlier append of this transaction, or of entries at one of these locations; None where it shows none.
+
+        Raises `InvalidInput` for a transaction before the writer's last: only the last one is ever repeated.
         """
-        ...
 
-    def claim(self, start: Start, last_acked: int | None, *, allow_gap: bool) -> QueueView:
-        """Take a new epoch, fencing whoever had one, and dequeue what is acked; both in one write.
+    def append(
+        self, entries: Sequence[NewEntry], by: Transaction, names: Names, now: int, base: str | None
+    ) -> Appended:
+        """Entries at the end, with the next sequences. `base` is the version of the object that this state is of."""
 
-        `start` is for a group that had no consumer yet.
-        """
-        ...
+    def claim(self, claim: Claim, segments: Segments) -> QueueState:
+        """A new epoch for a group, with what is acked dequeued."""
 
-    def read(self, epoch: int, *, fresh: bool = False) -> QueueView:
-        """Read the queue under an epoch. Raises `Fenced` if it is not the queue's any more."""
-        ...
+    def ack(self, group: str, through: int, segments: Segments) -> QueueState | None:
+        """Acked up to a sequence for a group; None where it is."""
 
-    def dequeue(self, epoch: int, through: int) -> QueueView:
-        """Remove the entries up to a sequence in one write. Raises `Fenced` as `read` does."""
-        ...
+    def create_group(self, name: str, start: Start, owner: str, now: int, segments: Segments) -> QueueState:
+        """One group more, that begins somewhere."""
 
-    def look(self) -> QueueView:
-        """Read the queue without an epoch."""
-        ...
+    def reset_group(self, name: str, start: Start, owner: str, now: int, segments: Segments) -> QueueState:
+        """A group under a new epoch, that begins again somewhere."""
+
+    def drop_group(self, name: str, segments: Segments, *, force: bool) -> QueueState:
+        """One group less. The last one needs `force`."""
+
+    def drop_writer(self, name: str) -> QueueState:
+        """Without what a writer did."""
+
+    def close_times(self, floor: int, ranges: TimeRanges, now: int) -> QueueState | None:
+        """A higher floor, and more closed ranges; None where neither changes."""
+
+    def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
+        """The rules of a cycle of the collector that begins with this state."""
+
+
+def deadline_of(entries: Iterable[NewEntry]) -> float:
+    """The earliest deadline among entries."""
+    return min((entry.deadline for entry in entries), default=math.inf)

@@ -7,40 +7,33 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 from uuid import UUID
 
 import msgspec
 
+from penstock.buffer.config import ManifestFormat, check_name
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.locations import MANIFEST_PATH, Names
-from penstock.buffer.manifest.cas import LOST, ManifestObject, Patience
+from penstock.buffer.manifest.block_names import MAX_TRANSACTION, block_payload
+from penstock.buffer.manifest.cas import MAX_MANIFEST_BYTES, Change, Versioned, VersionedObject
+from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.ownership import owner_id
+from penstock.buffer.manifest.state import DEFAULT_GROUP, Group, Limits, QueueState, Transaction, Writer
 from penstock.buffer.manifest.v1.buffer_id import read_id, write_id
+from penstock.buffer.manifest.v1.codec import VERSION as OPENDATA
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
-from penstock.buffer.manifest.v2.head import (
-    DEFAULT_GROUP,
-    VERSION,
-    Group,
-    Head,
-    Writer,
-    decode_head,
-    encode_head,
-    entry_of,
-    is_too_long,
-    unborn_head,
-    version_of,
-)
-from penstock.buffer.manifest.v2.segments import Segments
+from penstock.buffer.manifest.v1.state import OpenDataState
+from penstock.buffer.manifest.v2.head import Head, Reference, entry_of, is_too_long, unborn_head, version_of
+from penstock.buffer.manifest.v2.segments import NewSegment, Segments, folded, sealed
+from penstock.buffer.manifest.v2.state import NativeState
 from penstock.buffer.measures import label_of
 from penstock.buffer.places import check_manifest_place
-from penstock.buffer.producer.block_appender import BlockName
-from penstock.core import get_logger
-from penstock.errors import InvalidInput
-from penstock.storage import ObjectStore, is_path, open_store, url_of
+from penstock.core import check_whole
+from penstock.errors import InvalidInput, NotFound
+from penstock.storage import ObjectStore, get_at_most, is_path, open_store, url_of
 
 _MAX_PREFIXES = 10  # where the owner of the data is looked for
-
-_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +45,7 @@ class Upgrade:
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
-    """What an entry of a block carries in version 1, to be told when it comes again."""
+    """What an entry of a block carries in version 1, so that it is recognised when it is repeated."""
 
     writer: str
     transaction: int
@@ -63,40 +56,50 @@ def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PA
     """Make a manifest of version 1 version 2. Our producers and consumers go on with it; OpenData's must be stopped.
 
     The buffer keeps its id. The epoch and what is acked become the group `default`. Writers that are named by entries
-    still queued are remembered, so that a block that comes again is recognised after it too. The store is asked for
+    still queued are remembered, so that a block that is repeated after it is recognised too. The store is asked for
     sizes.
 
-    Raises `InvalidInput` if there is no manifest, or its path leaves no room for segments, `CorruptData` and
+    Raises `InvalidInput` if there is no manifest, or its path is too long for its segments, `CorruptData` and
     `StorageError`; then nothing is changed.
     """
     store = open_store(where)
     check_manifest_place(store, path)
-    manifest = ManifestObject(store, path, label_of(store, path), "consumer")
-    segments = Segments(store, path, Names(), manifest.patiently)
-    sizes: dict[str, int] = {}
-    pauses, patience = manifest.pauses(), Patience()
-    tried: int | None = None
-    while True:
-        found = manifest.patiently(manifest.get)
-        if found is None:
+    names, formats, sizes, counts = Names(), Formats(), dict[str, int](), list[int]()
+    url = f"{url_of(store)}/{path}"
+    manifest: VersionedObject[QueueState] = VersionedObject(
+        store,
+        path,
+        label_of(store, path),
+        "consumer",
+        decode=lambda data: formats.decode(data, url),
+        absent=formats.new(ManifestFormat.OPENDATA, names.buffer_id(), url),
+        write_before=lambda new: segments.write(cast("Sequence[NewSegment]", new)),
+    )
+    segments = Segments(store, path, with_retries=manifest.with_retries)
+
+    def step(found: Versioned[QueueState]) -> Change[QueueState] | None:
+        if found.version is None:
             raise InvalidInput(f"there is no manifest {path!r} in {url_of(store)}: a new buffer is version 2 by itself")
-        if version_of(found.data) == VERSION:
-            manifest.decoded(decode_head, found.data)
-            return Upgrade(is_new=tried is not None, entries=tried or 0)
-        before = manifest.decoded(OpenDataManifest, found.data)
+        if not isinstance(found.state, OpenDataState):
+            return None
+        before = found.state.manifest
         entries = before.entries(before.first_sequence, before.next_sequence)
         _measure(store, entries, sizes)
-        buffer_id = manifest.patiently(partial(_identify, store, path, entries))
-        head = _head_of(before, buffer_id, entries, sizes, segments)
-        try:
-            manifest.replace(found.version, encode_head(head))
-        except LOST as error:
-            patience.lost(error)
-            tried = len(entries)
-            _log.info("upgrading %s: %s; reading again", manifest.where, error)
-            next(pauses)
-        else:
-            return Upgrade(is_new=True, entries=len(entries))
+        buffer_id = manifest.with_retries(partial(_identify, store, path, entries))
+        head, new = _head_of(before, buffer_id, entries, sizes, names, formats.limits)
+        counts.append(len(entries))
+        return Change(NativeState(head, url, formats.limits), new)
+
+    manifest.update(step, doing="upgrading")
+    return Upgrade(is_new=bool(counts), entries=counts[-1] if counts else 0)
+
+
+def needs_upgrade(store: ObjectStore, path: str = MANIFEST_PATH) -> bool:
+    """Whether there is a manifest of version 1. Raises `StorageError`."""
+    try:
+        return version_of(get_at_most(store, path, MAX_MANIFEST_BYTES).data) == OPENDATA
+    except NotFound:
+        return False
 
 
 def _identify(store: ObjectStore, path: str, entries: Sequence[BatchDescriptor]) -> UUID:
@@ -117,45 +120,54 @@ def _head_of(
     buffer_id: UUID,
     entries: Iterable[BatchDescriptor],
     sizes: dict[str, int],
-    segments: Segments,
-) -> Head:
+    names: Names,
+    limits: Limits,
+) -> tuple[Head, list[NewSegment]]:
+    """The head that takes the place of a manifest, and the segments that have to be there before it."""
     kept = tuple(
         entry_of(entry.sequence, entry.location, entry.metadata, sizes.get(entry.location), None) for entry in entries
     )
-    is_long = is_too_long(kept)
-    references = segments.fold(segments.seal(kept, 0), 0) if is_long else ()
-    return unborn_head(buffer_id).changed(
+    references: tuple[Reference, ...] = ()
+    new: list[NewSegment] = []
+    if is_too_long(kept, limits):
+        new = sealed(kept, names, 0, limits)
+        references, indexes = folded([one.reference for one in new], names, 0, limits)
+        kept, new = (), new + indexes
+    head = unborn_head(buffer_id).changed(
         next_sequence=before.next_sequence,
         epoch=before.epoch,
-        tail=() if is_long else kept,
+        tail=kept,
         segments=references,
         groups={DEFAULT_GROUP: Group(before.epoch, before.first_sequence - 1)},
         writers=_writers(entries),
     )
+    return head, new
 
 
 def _writers(entries: Iterable[BatchDescriptor]) -> dict[str, Writer]:
     writers: dict[str, Writer] = {}
     for entry in entries:
         for item in entry.metadata:
-            named = _block_name(item.payload)
-            if named is None:
+            by = _transaction_of(item.payload)
+            if by is None:
                 continue
-            known = writers.get(named.writer)
-            if known is None or known.transaction < named.transaction:
+            known = writers.get(by.writer)
+            if known is None or known.transaction < by.number:
                 at = max(item.ingestion_time_ms, 0)
-                writers[named.writer] = Writer(named.transaction, entry.sequence, 1, at, is_named=True)
+                writers[by.writer] = Writer(by.number, entry.sequence, 1, at, is_named=True)
     return writers
 
 
-def _block_name(payload: bytes) -> BlockName | None:
+def _transaction_of(payload: bytes) -> Transaction | None:
     """The block that an entry is of; None for a user's own metadata, which may look much the same."""
     try:
-        said = msgspec.json.decode(payload, type=_Named)
-        name = BlockName(said.writer, said.transaction, said.end)
+        named = msgspec.json.decode(payload, type=_Named)
+        check_name("writer", named.writer)
+        check_whole("transaction", named.transaction, 0, MAX_TRANSACTION)
     except (msgspec.DecodeError, ValueError, RecursionError, InvalidInput):
         return None
-    return name if name.payload == payload else None
+    by = Transaction(named.writer, named.transaction, end=named.end)
+    return by if block_payload(by) == payload else None
 
 
 def _measure(store: ObjectStore, entries: Iterable[BatchDescriptor], sizes: dict[str, int]) -> None:

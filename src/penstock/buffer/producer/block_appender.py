@@ -6,9 +6,7 @@ in another process as a rule, and maybe much later. A `BlockName` tells a block 
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +18,12 @@ from penstock.buffer.config import ProducerConfig, check_name
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.format.batch import Compression, encode
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.block_names import MAX_TRANSACTION, block_payload
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import Transaction
-from penstock.buffer.manifest.v1.queue import OpenDataView
-from penstock.buffer.manifest.v2.attempts import out_of_order
-from penstock.buffer.manifest.v2.queue import NativeView
+from penstock.buffer.manifest.state import Attempts, Enqueued, Transaction, Unwritten
 from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.core import check_whole, current, get_logger, refuse_in_child
-from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown
+from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
 
@@ -35,7 +31,6 @@ _DEFAULTS = ProducerConfig()
 _MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
 _COPIERS = 4
 _ROUNDS = 5
-_LAST_TRANSACTION = (1 << 63) - 1
 
 _log = get_logger(__name__)
 
@@ -72,29 +67,17 @@ class BlockName:
 
     def __post_init__(self) -> None:
         check_name("writer", self.writer)
-        check_whole("transaction", self.transaction, 0, _LAST_TRANSACTION)
+        check_whole("transaction", self.transaction, 0, MAX_TRANSACTION)
+
+    @property
+    def as_transaction(self) -> Transaction:
+        """The writer and the number that a manifest remembers."""
+        return Transaction(self.writer, self.transaction, end=self.end)
 
     @property
     def payload(self) -> bytes:
-        """What every entry of the block carries in a manifest of version 1."""
-        said = {"writer": self.writer, "transaction": self.transaction}
-        if self.end is not None:
-            said["end"] = self.end
-        return json.dumps(said, separators=(",", ":")).encode()
-
-    @property
-    def beginning(self) -> bytes:
-        """How the payloads of all blocks begin that have this name, whatever their end: but for the last byte."""
-        return BlockName(self.writer, self.transaction).payload[:-1]
-
-    def check_same(self, payload: bytes) -> None:
-        """Raises `CorruptData` if a queued block carries this name and another end."""
-        if self.end is not None and payload.startswith(self.beginning) and payload != self.payload:
-            raise CorruptData(
-                f"a block is queued as {payload.decode(errors='replace')}, and the one to be appended is "
-                f"{self.payload.decode()}: the checkpoint has lost what it had planned, and this one is not "
-                "appended; work off or step over the queued one, and give the query a new checkpoint"
-            )
+        """What every entry of the block carries as metadata."""
+        return block_payload(self.as_transaction)
 
 
 def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
@@ -147,7 +130,7 @@ class BlockAppender:
         self._clock = clock
         self._uptime = uptime
         self._names = Names(clock)
-        self._queue = BufferQueue.of(store, config, "producer", names=self._names, clock=clock)
+        self._queue = BufferQueue.of(store, config, "producer", names=self._names, clock=clock, uptime=uptime)
         self._owns_prefix = False
         self._is_guarded = False
         self._home = current.number
@@ -165,8 +148,8 @@ class BlockAppender:
             raise InvalidInput(f"a batch of {size} bytes passes max_batch_bytes = {config.max_batch_bytes}")
         if not self._owns_prefix:
             self._own_prefix()
-            self._is_guarded = self._queue.is_native  # and it is there: what is below its floor can be collected
-        shape = config.batch_format(is_native=self._queue.is_native)
+            self._is_guarded = self._queue.guards_new_objects
+        shape = config.batch_format(self._queue.batch_format)
         encoded = encode(batch, Compression(config.compression), shape, config.max_batch_bytes)
         began = self._clock()  # before it is written: the collector counts on what is told about this time
         location = self._names.location(config.data_path_prefix, self._queue.floor)
@@ -189,29 +172,27 @@ class BlockAppender:
         if not objects:
             return False
         payload = b"" if name is None else name.payload
-        evidence = _Evidence(name)
-        by = None if name is None else Transaction(name.writer, name.transaction)
+        by = None if name is None else name.as_transaction
         if self._owns_prefix:
             self._queue.look()
         else:
             self._own_prefix()
         entries = [self._entry(written, payload) for written in objects]
         rounds = 1 if all(self._is_safe(written) for written in objects) else _ROUNDS
+        known_at: list[str] = []  # the last location of each round: the last one is the last to be dequeued
         for _ in range(rounds):
-            evidence.expect(entries[-1].location)
+            known_at.append(entries[-1].location)
             is_old = [self._is_old(entry) for entry in entries]
             if any(is_old):
                 # Looked at first: of a block that is there, the objects may have been read and collected by now.
-                if self._is_there(name, evidence):
+                if self._queue.has(by, known_at):
                     break
                 entries = self._write_again(entries, is_old)
-                evidence.expect(entries[-1].location)
-            enqueued = self._queue.enqueue(entries, self._all_in_time, self._copy, by, evidence.is_in)
-            if enqueued.appended:
+                known_at.append(entries[-1].location)
+            done = self._enqueue(entries, by, known_at)
+            if isinstance(done, Enqueued) and done.appended:
                 return True
-            if enqueued.was_there:
-                self._check_same_block(name, enqueued.first_sequence)
-            if enqueued.was_there or evidence.is_found:
+            if isinstance(done, Enqueued):
                 break
         else:
             raise OutcomeUnknown(
@@ -222,6 +203,19 @@ class BlockAppender:
             "%s is in %s already, or was; its %d new objects stay orphans", name or "a block", self._where, len(objects)
         )
         return False
+
+    def _enqueue(
+        self, entries: Sequence[NewEntry], by: Transaction | None, known_at: Sequence[str]
+    ) -> Enqueued | Unwritten:
+        """Enqueue all of the entries, or none: where one is late, nothing is written."""
+        attempts: Attempts | None = None
+        while True:
+            done = self._queue.enqueue(entries, by, known_at=known_at, attempts=attempts)
+            if isinstance(done, Enqueued) or done.late:
+                return done
+            closed = {entry.location for entry in done.closed}
+            entries = [self._copy(entry, done.floor) if entry.location in closed else entry for entry in entries]
+            attempts = done.attempts
 
     def _own_prefix(self) -> None:
         """See to it that the objects and the manifest are of one buffer. Reads the manifest too."""
@@ -250,29 +244,11 @@ class BlockAppender:
 
     def _is_safe(self, written: WrittenObject) -> bool:
         """Whether the floor alone says if an object may be named, and not its age."""
-        return written.is_guarded and self._queue.native is not None
+        return written.is_guarded and self._queue.guards_new_objects
 
     def _is_old(self, entry: NewEntry) -> bool:
         """Whether two thirds of its time are over; the rest is for the manifest write, and for hosts' clocks."""
         return entry.deadline - self._uptime() < self._config.enqueue_deadline / 3
-
-    def _all_in_time(self, entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-        # All or none: a block is not appended in parts. With none the queue gives up, and `append` writes again.
-        now = self._uptime()
-        return entries if all(now < entry.deadline for entry in entries) else []
-
-    def _is_there(self, name: BlockName | None, evidence: _Evidence) -> bool:
-        view = self._queue.look()
-        if isinstance(view, OpenDataView):
-            return evidence.is_in(view)
-        if name is None or not isinstance(view, NativeView):
-            return False
-        by = Transaction(name.writer, name.transaction)
-        writer = None if self._queue.native is None else self._queue.native.happened(view.head, by)
-        if writer is None:
-            return False
-        self._check_same_block(name, writer.first_sequence)
-        return True
 
     def _write_again(self, entries: Sequence[NewEntry], is_old: Sequence[bool]) -> list[NewEntry]:
         _log.info("writing %d of %d objects of a block again in %s: too old", sum(is_old), len(entries), self._where)
@@ -292,65 +268,3 @@ class BlockAppender:
         location = self._names.location(self._config.data_path_prefix, floor)
         self._store.put(location, data)
         return replace(entry, location=location, deadline=deadline)
-
-    def _check_same_block(self, name: BlockName | None, first: int | None) -> None:
-        """Raises `CorruptData` if what is queued under a block's name is another block, as far as that can be seen."""
-        if name is None or first is None:
-            return
-        try:
-            queued = self._queue.look().entries(first, first + 1)
-        except NotFound:
-            return  # dequeued since, and its segment collected
-        for entry in queued:
-            for item in entry.metadata:
-                name.check_same(item.payload)
-
-
-class _Evidence:
-    """What shows that a block is in a queue: its name on any entry, or the last location of one of its tries.
-
-    The last, for it is the last to be dequeued.
-    """
-
-    def __init__(self, name: BlockName | None) -> None:
-        self._name = name
-        self._beginning = b"" if name is None else name.beginning
-        before = re.escape(self._beginning.rpartition(b":")[0])
-        self._numbers = None if name is None else re.compile(before + rb":(\d{1,19})[,}]")  # of the writer's blocks
-        self._locations: set[str] = set()
-        self.is_found = False
-
-    def expect(self, location: str) -> None:
-        self._locations.add(location)
-
-    def is_in(self, view: OpenDataView) -> bool:
-        """Whether the block is there. Raises `CorruptData` if another is, under its name.
-
-        Raises `InvalidInput` if it is not, and a later one of its writer is: only the last one is ever repeated.
-        """
-        # The bytes first: to decode all entries takes long where the backlog is, and as a rule there is nothing.
-        data = view.manifest.data
-        named = [self._beginning] if self._beginning else []
-        is_traced = any(trace in data for trace in [location.encode() for location in self._locations] + named)
-        if not is_traced and (self._numbers is None or not any(map(self._is_later, self._numbers.finditer(data)))):
-            return False
-        entries = view.entries(view.first_sequence, view.next_sequence)
-        self.is_found = any(
-            entry.location in self._locations or any(self._is_named(item.payload) for item in entry.metadata)
-            for entry in entries
-        )
-        if not self.is_found and self._name is not None and self._numbers is not None:
-            names = (self._numbers.match(item.payload) for entry in entries for item in entry.metadata)
-            later = [int(found[1]) for found in names if found is not None and self._is_later(found)]
-            if later:
-                raise out_of_order(self._name.writer, self._name.transaction, max(later), "this manifest of version 1")
-        return self.is_found
-
-    def _is_later(self, found: re.Match[bytes]) -> bool:
-        return self._name is not None and int(found[1]) > self._name.transaction
-
-    def _is_named(self, payload: bytes) -> bool:
-        if self._name is None or not payload.startswith((self._beginning + b",", self._beginning + b"}")):
-            return False
-        self._name.check_same(payload)
-        return True

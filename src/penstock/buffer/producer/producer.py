@@ -11,22 +11,20 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
 from penstock.buffer.config import ProducerConfig
-from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.format.batch import BatchFormat, Compression
 from penstock.buffer.locations import Names
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import QueueManifest
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Input, PendingBatch, Stage, take
 from penstock.buffer.producer.sealed_batches import STANDBY_SECONDS, SealedBatches
+from penstock.buffer.producer.shipping import BatchShipper
 from penstock.buffer.producer.space import Room
 from penstock.buffer.producer.write_handle import Outcome, WriteHandle, Written
-from penstock.core import check_config, close_at_exit, current, forget, get_logger, uptime_ns
-from penstock.errors import Closed, CorruptData, InvalidInput, OutcomeUnknown, PenstockError, StorageError
+from penstock.core import Closing, check_config, close_at_exit, current, forget, get_logger, uptime_ns
+from penstock.errors import Closed, CorruptData, InvalidInput, PenstockError
 from penstock.storage import ObjectStore, open_store, url_of
 
 _DEFAULTS = ProducerConfig()
@@ -47,7 +45,7 @@ def seconds_since_boot() -> float:
     return uptime_ns() / 1e9
 
 
-class Producer:
+class Producer(Closing):
     """Puts entries into a buffer: durably, in order, and never more in memory than it was told.
 
     Any number of producers, anywhere, can share a buffer. `produce` returns a `WriteHandle` at once; it is done when
@@ -59,6 +57,8 @@ class Producer:
     0
     """
 
+    _instead_in_child = "make a Producer here"
+
     def __init__(
         self,
         where: str | os.PathLike[str] | ObjectStore,
@@ -67,15 +67,15 @@ class Producer:
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
+        super().__init__()
         check_config(config, ProducerConfig)
         self._store = open_store(where)
-        self._names = Names(clock)
-        self._queue: QueueManifest = BufferQueue.of(self._store, config, "producer", names=self._names, clock=clock)
+        names = Names(clock)
+        queue = BufferQueue.of(self._store, config, "producer", names=names, clock=clock, uptime=uptime)
+        self._shipper = BatchShipper(self._store, config, queue, names, uptime)
         self._config = config
         self._clock = clock
-        self._uptime = uptime
         self._measures = Measures(label_of(self._store, config.manifest_path))
-        self._home = current.number
 
         self._lock = threading.Lock()
         self._room = Room(self._lock, config)
@@ -86,29 +86,18 @@ class Producer:
         self._is_enqueuer_near = True  # it works, or looks again within STANDBY_SECONDS
         self._is_pressed = False
         self._failures: list[Outcome] = []
-        self._is_closed = False
         self._is_stopped = False
-        self._owns_prefix = False
-        self._is_version_known = (
-            False  # of a manifest that is there: one that is not may yet be made by another process
-        )
-        self._claiming = threading.Lock()
         self._start()
 
     @property
     def conflict_rate(self) -> float:
         """Percent of this producer's manifest writes that lost a compare-and-set."""
-        return self._queue.conflict_rate
+        return self._shipper.conflict_rate
 
     @property
     def max_batch_bytes(self) -> int:
         """How many bytes one call of `produce` can have."""
         return self._config.max_batch_bytes
-
-    @property
-    def _shape(self) -> BatchFormat:
-        # Of the manifest as it was seen last: an upgrade is noticed at the next enqueue, and batches change then.
-        return self._config.batch_format(is_native=self._queue.is_native)
 
     def __repr__(self) -> str:
         return f"Producer({url_of(self._store)})"
@@ -120,8 +109,8 @@ class Producer:
         calls; past `timeout` seconds it raises `BackpressureTimeout`, and nothing was taken. Raises `InvalidInput` for
         no entries, more than `max_batch_bytes` of them, or what is no entry, and `Closed` after `close`.
         """
-        if self._home != current.number:
-            raise self._forked()
+        if self._home != current.number:  # a call less than `_check_process`, for this is the busiest method of all
+            self._check_process()
         if type(entries) is bytes and metadata is _NO_METADATA:
             # By far the most calls are like this one. They take the short way while the open batch has bytes to spare:
             # that is less than what is left of each limit, so none of them has to be looked at.
@@ -134,7 +123,7 @@ class Producer:
                     batch.spare = spare
                     batch.parts.append(entries)
                     return WriteHandle(batch.outcome, batch.now)
-        return self._take(take(entries, self._shape), metadata, timeout)
+        return self._take(take(entries, self._shipper.batch_format), metadata, timeout)
 
     def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
         """Take an object as JSON, or each object of a list. Otherwise like `produce`.
@@ -155,8 +144,7 @@ class Producer:
 
         Raises what went wrong with any of it; with what went wrong long before only if some handle was never asked.
         """
-        if self._home != current.number:
-            raise self._forked()
+        self._check_process()
         with self._lock:
             if self._is_stopped:
                 raise Closed(f"{self!r} is closed")
@@ -180,8 +168,7 @@ class Producer:
 
     def close(self) -> None:
         """Flush, then stop. A second `close` does nothing. Raises what `flush` raises, stopped all the same."""
-        if self._home != current.number:
-            raise self._forked()
+        self._check_process()
         with self._lock:
             if self._is_closed:
                 return
@@ -191,17 +178,6 @@ class Producer:
             self.flush()
         finally:
             self._stop()
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        try:
-            self.close()
-        except Exception:
-            if error is None:
-                raise
-            _log.exception("closing %r failed too", self)  # what is under way already says more
 
     async def __aenter__(self) -> Producer:
         return self
@@ -222,8 +198,7 @@ class Producer:
                 f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
             )
         with self._lock:
-            if self._is_closed:
-                raise Closed(f"{self!r} is closed")
+            self._check_open()
             open_batch = self._still_open()
             if open_batch is not None:
                 open_batch.settle()
@@ -253,19 +228,11 @@ class Producer:
     def _has_place_for(self, given: Input, size: int, batch: PendingBatch) -> bool:
         if batch.size + size > self._config.max_batch_bytes:
             return False
-        return batch.is_values_only == given.is_values_only or self._can_hold_keys
-
-    @property
-    def _can_hold_keys(self) -> bool:
-        """Whether batches are known to be in a format with keys. If not, entries without keys have their own batches.
-
-        A manifest that turns out to be version 1 refuses a batch with keys as a whole. Nothing else must be in it.
-        """
-        return self._shape is BatchFormat.ARROW and (self._is_version_known or self._config.format is not None)
+        return batch.is_values_only == given.is_values_only or self._shipper.can_hold_keys
 
     def _spare(self, batch: PendingBatch) -> int:
         """Bytes that may come by the short way, each call's overhead included, and leave the batch below each limit."""
-        if not batch.is_values_only and not self._can_hold_keys:
+        if not batch.is_values_only and not self._shipper.can_hold_keys:
             return -1
         calls, room, memory = self._room.left(batch)
         left = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
@@ -347,40 +314,29 @@ class Producer:
             return batch
 
     def _write(self, batch: PendingBatch) -> None:
-        # Before anything is written: the collector counts on it that nothing is enqueued later than this says.
-        batch.deadline = self._uptime() + self._config.enqueue_deadline
         batch.started = time.perf_counter()
-        config = self._config
         is_soon_back, seconds = True, None
         try:
-            if not self._owns_prefix:
-                self._own_prefix()
-            batch.encode(Compression(config.compression), self._shape, config.max_batch_bytes)
+            self._shipper.encode(batch)
             with self._lock:
                 is_soon_back = self._sealed.put_begins()
             started = time.perf_counter()
-            self._put(batch, self._queue.floor)
+            self._shipper.put(batch)
             seconds = time.perf_counter() - started
         finally:
             with self._lock:
                 self._sealed.put_ended(is_soon_back, seconds)
-
-    def _own_prefix(self) -> None:
-        with self._claiming:  # one writer claims, and the others find that it has
-            if not self._owns_prefix:
-                self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
-                self._is_version_known = True
-
-    def _put(self, batch: PendingBatch, floor: int) -> None:
-        batch.location = self._names.location(self._config.data_path_prefix, floor)
-        self._store.put(batch.location, batch.data)
 
     # Enqueuing: in the enqueuer's thread.
 
     def _enqueue_batches(self) -> None:
         while run := self._next_to_enqueue():
             try:
-                self._enqueue(run)
+                for batch, outcome in self._shipper.enqueue(run):
+                    if isinstance(outcome, Written):
+                        self._succeed(batch, outcome)
+                    else:
+                        self._fail(batch, outcome)
             except BaseException as error:  # noqa: BLE001  as above
                 _log.warning("%d batches could not be enqueued in %r", len(run), self, exc_info=True)
                 for batch in run:
@@ -397,32 +353,6 @@ class Producer:
                 self._is_enqueuer_near = bool(self._pipeline) and self._sealed.is_store_quick
                 self._ready.wait(STANDBY_SECONDS if self._is_enqueuer_near else None)
                 self._is_enqueuer_near = True
-
-    def _enqueue(self, run: list[PendingBatch]) -> None:
-        batches = {batch.location: batch for batch in run}
-
-        def in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-            now = self._uptime()
-            for entry in entries:
-                if now >= entry.deadline:
-                    self._fail(batches[entry.location], self._too_late(entry))
-            return [entry for entry in entries if now < entry.deadline]
-
-        def rewrite(entry: NewEntry, floor: int) -> NewEntry:
-            batch = batches[entry.location]
-            self._put(batch, floor)
-            batches[batch.location] = batch
-            return batch.entry()
-
-        enqueued = self._queue.enqueue([batch.entry() for batch in run], in_time, rewrite)
-        for location, sequence in enqueued.sequences.items():
-            self._succeed(batches[location], Written(sequence, location))
-
-    def _too_late(self, entry: NewEntry) -> StorageError:
-        return OutcomeUnknown(
-            f"{entry.location} was not enqueued in {url_of(self._store)}/{self._config.manifest_path} within "
-            f"enqueue_deadline = {self._config.enqueue_deadline} s; it is not known to be enqueued"
-        )
 
     def _succeed(self, batch: PendingBatch, written: Written) -> None:
         if not self._begin_to_finish(batch):
@@ -498,7 +428,7 @@ class Producer:
 
     def _look_at_owner(self, refused: list[PenstockError]) -> None:
         try:
-            self._is_version_known = self._queue.own_prefix(self._config.data_path_prefix, claim=False)
+            self._shipper.look_at_owner()
         except (InvalidInput, CorruptData) as error:
             refused.append(error)
         except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again
@@ -512,12 +442,6 @@ class Producer:
         for thread in self._threads:
             thread.join()
         forget(self)
-
-    def _forked(self) -> InvalidInput:
-        return InvalidInput(
-            f"{self!r} was made in the process {self._home}, and its threads are not in this forked child "
-            f"({current.number}); make a Producer here"
-        )
 
 
 def _whole_ms(milliseconds: float) -> int:

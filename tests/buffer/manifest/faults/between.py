@@ -37,14 +37,15 @@ class InBetween(Protocol):
 class Between:
     """A store that sends each of its calls through `somebody`."""
 
-    def __init__(self, store: ObjectStore, somebody: InBetween) -> None:
+    def __init__(self, store: ObjectStore, somebody: InBetween, url: str | None = None) -> None:
         self._store = store
         self._somebody = somebody
+        self._url = url
 
     @property
     def url(self) -> str:
-        """Where the store below is."""
-        return self._store.url
+        """Where the store below is, unless it has a name of its own."""
+        return self._url or self._store.url
 
     def get(self, path: str) -> Object:
         """Read."""

@@ -137,9 +137,9 @@ class Ledger:
 class Watch:
     """What one caller reads of a manifest, tries and is told. `events` are those of its call under way."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, url: str) -> None:
         self.events: list[Event] = []
-        self.store: ObjectStore = Between(store, self._note)
+        self.store: ObjectStore = Between(store, self._note, url)
 
     def _note(self, call: Call, make: Callable[[], Answer]) -> Answer:
         is_told = False

@@ -5,26 +5,29 @@ The manifest is the one that the test is about: of version 1, or of version 2.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import Counter
 
 from penstock import metrics
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import InTime, QueueView
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.queue import BufferQueue, QueueView
+from penstock.buffer.manifest.state import Limits
 from penstock.storage import MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.manifest.faults.recording import NOTHING, State, read_state
-from tests.support.dated_buffer import all_in_time, never_again
+from tests.support.enqueuing import Shipment, enqueue
 
 PATH = "ingest/manifest"
 
 
 def entries(*locations: str) -> list[NewEntry]:
     """New entries without a word about them."""
-    return [NewEntry(location, (), 0.0) for location in locations]
+    return [NewEntry(location, ()) for location in locations]
 
 
 def nobody() -> None:
@@ -48,7 +51,7 @@ class Scene:
     `third_party` acts where that fault is injected, `during_pause` whenever `mine` waits before it tries again.
     """
 
-    def __init__(self, name: str, seed: int = 0, *, max_late: int = 1) -> None:
+    def __init__(self, name: str, seed: int = 0, *, max_late: int = 1, limits: Limits | None = None) -> None:
         self._below = MemoryStore(f"{name}-{seed}")
         self.third_party: Callable[[], object] = nobody
         self.during_pause: Callable[[], object] = nobody
@@ -60,12 +63,16 @@ class Scene:
             sleep=lambda _: None,
             max_late=max_late,
         )
-        self.mine = _queue(self.store, "producer", lambda _: self.during_pause())
-        self.other = _queue(self._below, "consumer", lambda _: None)  # so that its writes are counted apart
+        self.now = 0.0
+        formats = Formats(limits=limits or Limits())
+        self.mine = _queue(self.store, "producer", lambda _: self.during_pause(), formats, lambda: self.now)
+        # Of another role, so that its writes are counted apart.
+        self.other = _queue(self._below, "consumer", lambda _: None, formats)
 
-    def enqueue(self, *locations: str, in_time: InTime = all_in_time) -> dict[str, int]:
-        """Append, and say where."""
-        return dict(self.mine.enqueue(entries(*locations), in_time, never_again).sequences)
+    def enqueue(self, *locations: str, until: float = math.inf) -> dict[str, int]:
+        """Append, and say where. The last entry is in time until then."""
+        *first, last = entries(*locations)
+        return dict(Shipment([*first, replace(last, deadline=until)]).enqueue(self.mine).sequences)
 
     def claim(self, last_acked: int | None = None) -> QueueView:
         """Take an epoch."""
@@ -73,7 +80,7 @@ class Scene:
 
     def others_enqueue(self, *locations: str) -> None:
         """Somebody else appends."""
-        self.other.enqueue(entries(*locations), all_in_time, never_again)
+        enqueue(self.other, entries(*locations))
 
     def others_claim(self) -> int:
         """Another consumer takes over; its epoch."""
@@ -107,8 +114,14 @@ class Scene:
         )
 
 
-def _queue(store: ObjectStore, role: str, sleep: Callable[[float], object]) -> BufferQueue:
-    return BufferQueue(store, PATH, role, sleep=sleep, jitter=lambda: 0.0)
+def _queue(
+    store: ObjectStore,
+    role: str,
+    sleep: Callable[[float], object],
+    formats: Formats,
+    uptime: Callable[[], float] = time.monotonic,
+) -> BufferQueue:
+    return BufferQueue(store, PATH, role, formats=formats, sleep=sleep, jitter=lambda: 0.0, uptime=uptime)
 
 
 def _value(counter: Counter, *labels: str) -> int:

@@ -6,24 +6,36 @@ party in, and where a queue pauses before it tries again. A step meets faults to
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock import metrics
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.manifest.v1.queue import OpenDataQueue
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.measures import label_of
 from penstock.errors import Fenced, InvalidInput, StorageError
 from penstock.storage import MemoryStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.manifest.faults import oracle
 from tests.buffer.manifest.faults.recording import Ledger, Read, Watch
+from tests.support.enqueuing import Shipment
 
 PRODUCERS, CONSUMERS, STEPS = 3, 3, 7
 DEEPEST = 3
 RATES = (0.0, 0.05, 0.05, 0.15, 0.35)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which code is on trial: by default the real one."""
+
+    queue: type[BufferQueue] = BufferQueue
+    formats: Formats = field(default_factory=Formats)
 
 
 def in_doubt(label: str) -> int:
@@ -37,7 +49,8 @@ class Actor:
 
     name: str
     watch: Watch
-    queue: OpenDataQueue
+    queue: BufferQueue
+    label: str
     epoch: int | None = None
     calls: list[oracle.Enqueued] = field(default_factory=list)
 
@@ -54,7 +67,7 @@ class Outcome:
 class World:
     """One run. What is delivered to `sink` is what an application would have got, by its sequence."""
 
-    def __init__(self, seed: int, below: MemoryStore, queue: type[OpenDataQueue] = OpenDataQueue) -> None:
+    def __init__(self, seed: int, below: MemoryStore, rules: Rules) -> None:
         path = f"{seed}/manifest"
         self._random = random.Random(seed)
         self._ledger = Ledger(below, path)
@@ -65,10 +78,11 @@ class World:
             third_party=lambda store, path: self._somebody_else(),
             sleep=lambda _: None,
         )
-        self._drops = self._random.choice((0.0, 0.0, 0.03))
-        self._producers = [self._actor(f"simulated-producer-{n}", path, queue) for n in range(PRODUCERS)]
-        self._consumers = [self._actor(f"simulated-consumer-{n}", path, queue) for n in range(CONSUMERS)]
-        self._last = self._actor("simulated-consumer-at-the-end", path, queue)
+        self._now = 0.0  # goes on with each look at it
+        self._short_deadlines = self._random.choice((0.0, 0.0, 0.3))
+        self._producers = [self._actor(f"simulated-producer-{n}", path, rules) for n in range(PRODUCERS)]
+        self._consumers = [self._actor(f"simulated-consumer-{n}", path, rules) for n in range(CONSUMERS)]
+        self._last = self._actor("simulated-consumer-at-the-end", path, rules)
         self._busy: list[tuple[Actor, str]] = []
         self._met_before = self._faulty.met
         self._numbers = 0
@@ -78,13 +92,23 @@ class World:
         self.met: Counter[tuple[str, Fault]] = Counter()
         self.events: Counter[str] = Counter()
 
-    def _actor(self, name: str, path: str, queue: type[OpenDataQueue]) -> Actor:
-        watch = Watch(self._faulty)
-        return Actor(
-            name,
-            watch,
-            queue(watch.store, path, name, name.split("-")[1], sleep=self._pause, jitter=self._random.random),
+    def _actor(self, name: str, path: str, rules: Rules) -> Actor:
+        watch = Watch(self._faulty, f"memory://{name}")
+        queue = rules.queue(
+            watch.store,
+            path,
+            name.split("-")[1],
+            "opendata",
+            formats=rules.formats,
+            sleep=self._pause,
+            jitter=self._random.random,
+            uptime=self._tick,
         )
+        return Actor(name, watch, queue, label_of(watch.store, path))
+
+    def _tick(self) -> float:
+        self._now += 1.0
+        return self._now
 
     def run(self) -> Outcome:
         """Let everybody act, then let what is late arrive, read what is left, and look at the whole."""
@@ -150,33 +174,32 @@ class World:
             f"ingest/{actor.name}-{self._numbers + n}.batch" for n in range(self._random.choice((1, 1, 2, 3)))
         )
         self._numbers += len(given)
-        late: set[str] = set()
-
-        def in_time(entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
-            late.update(entry.location for entry in entries if self._random.random() < self._drops)
-            return [entry for entry in entries if entry.location not in late]
-
-        before = in_doubt(actor.name)
+        shipment = Shipment([NewEntry(location, (), self._deadline()) for location in given])
+        before = in_doubt(actor.label)
         answer: dict[str, int] | None = None
         with self._acting(actor, "enqueue"):
             try:
-                answer = actor.queue.enqueue([NewEntry(location, (), 0.0) for location in given], in_time)
+                answer = dict(shipment.enqueue(actor.queue).sequences)
             except StorageError:
                 self.events["an enqueue failed"] += 1
-        counted = in_doubt(actor.name) - before
-        left = tuple(location for location in given if location not in late)
+        counted = in_doubt(actor.label) - before
+        left = tuple(entry.location for entry in shipment.entries)
         call = oracle.Enqueued(given, left, tuple(actor.watch.events), answer, counted)
         self.complaints += oracle.wrong_with_enqueue(call, self._ledger)
         actor.calls.append(call)
-        self.events["an entry was too late"] += len(late)
+        self.events["an entry was too late"] += len(shipment.late)
         self.events["an enqueue was in doubt"] += counted > 0
         self.events["an enqueue was seen to have happened"] += bool(answer) and isinstance(call.events[-1], Read)
+
+    def _deadline(self) -> float:
+        is_short = self._random.random() < self._short_deadlines
+        return self._now + self._random.randint(1, 20) if is_short else math.inf
 
     def _claim(self, actor: Actor, last_acked: int | None) -> None:
         error = epoch = None
         with self._acting(actor, "claim"):
             try:
-                epoch = actor.epoch = actor.queue.claim(last_acked, allow_gap=False).epoch
+                epoch = actor.epoch = actor.queue.claim("earliest", last_acked, allow_gap=False).epoch
                 self.grants.append(epoch)
             except (StorageError, InvalidInput) as raised:
                 error = type(raised).__name__
@@ -235,8 +258,8 @@ class World:
                 self.events["an entry came again"] += repeated
 
 
-def run(seed: int, below: MemoryStore, queue: type[OpenDataQueue] = OpenDataQueue) -> Outcome:
+def run(seed: int, below: MemoryStore, rules: Rules = Rules()) -> Outcome:  # noqa: B008  frozen
     """Run a world, and leave nothing of it behind."""
-    outcome = World(seed, below, queue).run()
+    outcome = World(seed, below, rules).run()
     below.delete([f"{seed}/manifest"])
     return outcome

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.manifest.queue import BufferQueue
 from penstock.errors import StorageError
+from penstock.storage import MemoryStore
 from penstock.testing import Fault
 from tests.buffer.manifest.faults.recording import NOTHING, State
-from tests.buffer.manifest.faults.scene import Scene, Seen
+from tests.buffer.manifest.faults.scene import PATH, Scene, Seen, entries
+from tests.support.enqueuing import Shipment
 
 
 def enqueue(scene: Scene, *locations: str) -> Callable[[], object]:
@@ -135,40 +140,55 @@ def test_a_place_that_is_taken_during_the_pause_is_anothers(scene: Scene) -> Non
     assert scene.see(enqueue(scene, "a"), Fault.ERROR_BEFORE) == Seen({"a": 1}, 2, 0, State(0, 0, ("other", "a")))
 
 
-def dropping(*when: int) -> Callable[[Sequence[NewEntry]], Sequence[NewEntry]]:
-    """An `in_time` that lets the last entry drop out when it is asked for these times, counted from 1."""
-    asked = 0
-
-    def in_time(given: Sequence[NewEntry]) -> Sequence[NewEntry]:
-        nonlocal asked
-        asked += 1
-        return given[:-1] if asked in when else given
-
-    return in_time
-
-
 def test_what_dropped_out_is_not_said_to_be_enqueued_by_a_shorter_try_that_begins_the_same(scene: Scene) -> None:
     # Both entries are tried and nothing happens; the second is too late then; the first alone happens, unheard.
-    seen = scene.see(lambda: scene.enqueue("a", "b", in_time=dropping(3)), Fault.ERROR_BEFORE, Fault.ERROR_AFTER)
+    scene.during_pause = partial(let_pass, scene)
+    seen = scene.see(lambda: scene.enqueue("a", "b", until=1.0), Fault.ERROR_BEFORE, Fault.ERROR_AFTER)
 
     assert seen == Seen({"a": 0}, 2, 0, State(0, 0, ("a",)))
 
 
 def test_what_dropped_out_is_said_to_be_enqueued_where_the_longer_try_happened(scene: Scene) -> None:
-    seen = scene.see(lambda: scene.enqueue("a", "b", in_time=dropping(3)), Fault.ERROR_AFTER)
+    scene.during_pause = partial(let_pass, scene)
+    seen = scene.see(lambda: scene.enqueue("a", "b", until=1.0), Fault.ERROR_AFTER)
 
     assert seen == Seen({"a": 0, "b": 1}, 1, 0, State(0, 0, ("a", "b")))
 
 
-@pytest.mark.parametrize("asked", [1, 2])
-def test_what_is_too_late_before_the_first_write_is_never_written(scene: Scene, asked: int) -> None:
-    seen = scene.see(lambda: scene.enqueue("a", "b", in_time=dropping(asked)))
+def let_pass(scene: Scene) -> None:
+    scene.now += 10.0
 
-    assert seen == Seen({"a": 0}, 1, 0, State(0, 0, ("a",)))
+
+def test_a_try_that_arrives_after_some_of_its_entries_are_late_is_recognised(fresh_name: str) -> None:
+    seen = set()
+    for seed in range(40):
+        scene = Scene(fresh_name, seed, max_late=8)
+        scene.during_pause = partial(let_pass, scene)
+        answer = scene.see(partial(scene.enqueue, "a", "b", until=1.0), Fault.LATE).answer
+        scene.store.settle()
+        assert answer == {location: place for place, location in enumerate(scene.state().locations)}, seed
+        seen.add(scene.state().locations)
+
+    assert seen == {("a", "b"), ("a",)}
+
+
+def test_what_is_too_late_is_never_written_whenever_its_time_passes(fresh_name: str) -> None:
+    written = []
+    for until in range(12):  # the clock goes on with each look at it
+        ticks = itertools.count()
+        queue = BufferQueue(MemoryStore(f"{fresh_name}-{until}"), PATH, "producer", uptime=lambda: float(next(ticks)))  # noqa: B023
+        shipment = Shipment([*entries("a"), replace(entries("b")[0], deadline=float(until))])
+        done = shipment.enqueue(queue)
+        there = [entry.location for entry in queue.look().entries(0, 9)]
+        assert list(done.sequences) == there == ["a", *(["b"] if not shipment.late else [])]
+        written.append(len(there))
+
+    assert sorted(written) == written
+    assert set(written) == {1, 2}
 
 
 def test_a_group_that_is_too_late_as_a_whole_writes_nothing(scene: Scene) -> None:
-    seen = scene.see(lambda: scene.enqueue("a", in_time=lambda _: []))
+    seen = scene.see(lambda: scene.enqueue("a", until=0.0))
 
     assert seen == Seen({}, 0, 0, NOTHING)
 

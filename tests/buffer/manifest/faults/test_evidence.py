@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from unittest.mock import patch
-
 import pytest
 
-from penstock.buffer.manifest.state import Enqueued, Transaction
-from penstock.buffer.manifest.v2 import queue as native_queue
+from penstock.buffer.manifest.state import Enqueued, Limits, Transaction
 from penstock.errors import InvalidInput, OutcomeUnknown
 from penstock.testing import Fault
 from tests.buffer.manifest.faults.recording import State
 from tests.buffer.manifest.faults.scene import Scene, Seen, entries
 from tests.buffer.manifest.faults.test_enqueue import enqueue
-from tests.support.dated_buffer import all_in_time, never_again
+from tests.support.enqueuing import enqueue as enqueue_in
 
 MANIFESTS = ["native"]
 HAPPENED = [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT]
@@ -103,59 +99,56 @@ def test_a_queue_that_kept_the_head_appends_what_did_not_happen_though_the_write
 
 
 @pytest.fixture
-def short_memory() -> Iterator[None]:
+def forgetful(fresh_name: str) -> Scene:
     """A head that remembers two writers without a name."""
-    with patch.object(native_queue, "MOST_UNNAMED", 2):
-        yield
+    return Scene(fresh_name, limits=Limits(unnamed_writers=2))
 
 
 def strangers_enqueue(scene: Scene, count: int) -> None:
     """So many others append, each a writer of its own."""
     for number in range(count):
         by = Transaction(f"stranger-{number}", 0, is_named=False)
-        scene.other.enqueue(entries(by.writer), all_in_time, never_again, by)
+        enqueue_in(scene.other, entries(by.writer), by)
 
 
 @pytest.mark.parametrize("fault", [*HAPPENED, Fault.ERROR_BEFORE])
 def test_a_writer_in_doubt_that_was_forgotten_meanwhile_says_that_it_cannot_know(
-    scene: Scene, fault: Fault, short_memory: None
+    forgetful: Scene, fault: Fault
 ) -> None:
-    strangers_enqueue(scene, 2)
-    scene.third_party = lambda: strangers_enqueue(scene, 5)
-    scene.store.inject(fault)
-    scene.store.inject(Fault.THIRD_PARTY_AFTER)
+    strangers_enqueue(forgetful, 2)
+    forgetful.third_party = lambda: strangers_enqueue(forgetful, 5)
+    forgetful.store.inject(fault)
+    forgetful.store.inject(Fault.THIRD_PARTY_AFTER)
 
     with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
-        scene.enqueue("a")
+        forgetful.enqueue("a")
 
-    assert scene.state().locations.count("a") == (fault in HAPPENED)
+    assert forgetful.state().locations.count("a") == (fault in HAPPENED)
 
 
 def test_a_writer_that_tries_on_a_head_which_it_kept_while_too_many_others_wrote_cannot_know_and_goes_on_after_that(
-    scene: Scene, short_memory: None
+    forgetful: Scene,
 ) -> None:
     # Nothing went wrong here but that it was idle: a conflict may have happened all the same.
-    scene.enqueue("a")
-    strangers_enqueue(scene, 5)
+    forgetful.enqueue("a")
+    strangers_enqueue(forgetful, 5)
     with pytest.raises(OutcomeUnknown, match="not known to be enqueued"):
-        scene.enqueue("b")
+        forgetful.enqueue("b")
 
-    assert scene.enqueue("c") == {"c": 6}
+    assert forgetful.enqueue("c") == {"c": 6}
 
 
-def test_a_writer_that_kept_no_head_is_in_no_doubt_however_many_were_forgotten(
-    scene: Scene, short_memory: None
-) -> None:
-    strangers_enqueue(scene, 5)
+def test_a_writer_that_kept_no_head_is_in_no_doubt_however_many_were_forgotten(forgetful: Scene) -> None:
+    strangers_enqueue(forgetful, 5)
 
-    assert scene.see(enqueue(scene, "a")).answer == {"a": 5}
+    assert forgetful.see(enqueue(forgetful, "a")).answer == {"a": 5}
 
 
 # Transactions with a name.
 
 
 def append(scene: Scene, number: int, *locations: str) -> Enqueued:
-    return scene.mine.enqueue(entries(*locations), all_in_time, never_again, Transaction("nightly", number))
+    return enqueue_in(scene.mine, entries(*locations), Transaction("nightly", number))
 
 
 def test_a_transaction_that_comes_again_is_not_appended_and_its_first_sequence_is_known(scene: Scene) -> None:
@@ -188,8 +181,8 @@ def test_a_transaction_whose_write_goes_wrong_is_appended_once(scene: Scene, fau
     assert scene.state().next == 2
 
 
-def test_a_named_writer_is_remembered_whoever_comes_after_it(scene: Scene, short_memory: None) -> None:
-    append(scene, 7, "a")
-    strangers_enqueue(scene, 50)
+def test_a_named_writer_is_remembered_whoever_comes_after_it(forgetful: Scene) -> None:
+    append(forgetful, 7, "a")
+    strangers_enqueue(forgetful, 50)
 
-    assert append(scene, 7, "a").was_there
+    assert append(forgetful, 7, "a").was_there

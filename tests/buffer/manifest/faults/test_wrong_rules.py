@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from penstock.buffer.manifest.state import QueueView, Start
-from penstock.buffer.manifest.v1 import queue as opendata_queue
-from penstock.buffer.manifest.v1.codec import next_epoch
-from penstock.buffer.manifest.v1.queue import OpenDataQueue, OpenDataView, Try, _Verdict
-from penstock.errors import AlreadyExists, Conflict, OutcomeUnknown
-from penstock.storage import MemoryStore
-from tests.buffer.manifest.faults.simulation import run
+from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.locations import Names
+from penstock.buffer.manifest.cas import Change, Versioned, VersionedObject
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.queue import BufferQueue, QueueView
+from penstock.buffer.manifest.state import Appended, QueueState, Start, Transaction, Verdict
+from penstock.buffer.manifest.v1.attempts import OpenDataAttempt
+from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
+from penstock.buffer.manifest.v1.state import OpenDataState
+from penstock.buffer.manifest.v2.segments import Segments
+from penstock.storage import MemoryStore, ObjectStore
+from tests.buffer.manifest.faults.simulation import Rules, run
 
 MANIFESTS = ["opendata"]
 SEEDS = range(500)
 
-Judge = Callable[[Try, QueueView], _Verdict]
+Judge = Callable[[OpenDataAttempt, Versioned[QueueState], Segments], Verdict]
 
-right = Try.judge
+right = OpenDataAttempt.judge
 
 
 @pytest.fixture(autouse=True)
@@ -28,58 +36,59 @@ def silence(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "penstock")
 
 
-def kinds_caught(name: str, wanted: str, queue: type[OpenDataQueue] = OpenDataQueue) -> set[str]:
+def kinds_caught(name: str, wanted: str, rules: Rules) -> set[str]:
     """Run seeds until one is caught for the wanted reason; return all reasons so far."""
     below = MemoryStore(name)
     kinds: set[str] = set()
     for seed in SEEDS:
-        kinds |= {complaint.split(":")[0] for complaint in run(seed, below, queue).complaints}
+        kinds |= {complaint.split(":")[0] for complaint in run(seed, below, rules).complaints}
         if wanted in kinds:
             break
     return kinds
 
 
-def by_number(attempt: Try, found: QueueView) -> _Verdict:
+def by_number(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """As many entries as one's own write would have made: so it must have been that."""
-    if found.next_sequence >= attempt.first + len(attempt.locations):
-        return _Verdict.HAPPENED
-    return right(attempt, found)
+    if found.state.next_sequence >= attempt.first_sequence + len(attempt.locations):
+        return Verdict.HAPPENED
+    return right(attempt, found, segments)
 
 
-def by_trying_again(attempt: Try, found: QueueView) -> _Verdict:
+def by_trying_again(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """A failure is a failure."""
-    return _Verdict.DID_NOT
+    return Verdict.DID_NOT
 
 
-def by_forgetting(attempt: Try, found: QueueView) -> _Verdict:
+def by_forgetting(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """What is not there at the next look will never be."""
-    verdict = right(attempt, found)
-    return _Verdict.DID_NOT if verdict is _Verdict.MAY_YET else verdict
+    verdict = right(attempt, found, segments)
+    return Verdict.DID_NOT if verdict is Verdict.MAY_YET else verdict
 
 
-def by_silence(attempt: Try, found: QueueView) -> _Verdict:
+def by_silence(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """Where there is no evidence it did not happen."""
-    verdict = right(attempt, found)
-    return _Verdict.DID_NOT if verdict is _Verdict.NO_EVIDENCE else verdict
+    verdict = right(attempt, found, segments)
+    return Verdict.DID_NOT if verdict is Verdict.NO_EVIDENCE else verdict
 
 
-def by_hope(attempt: Try, found: QueueView) -> _Verdict:
+def by_hope(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """Where there is no evidence it happened."""
-    verdict = right(attempt, found)
-    return _Verdict.HAPPENED if verdict is _Verdict.NO_EVIDENCE else verdict
+    verdict = right(attempt, found, segments)
+    return Verdict.HAPPENED if verdict is Verdict.NO_EVIDENCE else verdict
 
 
-def by_first_location(attempt: Try, found: QueueView) -> _Verdict:
+def by_first_location(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """The first of the entries stands for all of them, dequeued or not."""
-    return right(Try(attempt.base, attempt.first, attempt.locations[:1]), found)
+    return right(replace(attempt, locations=attempt.locations[:1]), found, segments)
 
 
-def by_any_location(attempt: Try, found: QueueView) -> _Verdict:
+def by_any_location(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """One of the entries in its place: so all of them are, though a shorter try began with it too."""
-    kept = found.entries(attempt.first, attempt.first + len(attempt.locations))
-    if any(entry.location == attempt.locations[entry.sequence - attempt.first] for entry in kept):
-        return _Verdict.HAPPENED
-    return right(attempt, found)
+    first = attempt.first_sequence
+    kept = found.state.entries(first, first + len(attempt.locations), segments)
+    if any(entry.location == attempt.locations[entry.sequence - first] for entry in kept):
+        return Verdict.HAPPENED
+    return right(attempt, found, segments)
 
 
 @pytest.mark.parametrize(
@@ -95,60 +104,82 @@ def by_any_location(attempt: Try, found: QueueView) -> _Verdict:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_an_enqueue_with_a_wrong_rule_is_caught(
-    judge: Judge, reason: str, fresh_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opendata_queue.Try, "judge", judge)
+def test_an_enqueue_with_a_wrong_rule_is_caught(judge: Judge, reason: str, fresh_name: str) -> None:
+    class Wrong(OpenDataAttempt):
+        def judge(self, found: Versioned[QueueState], segments: Segments) -> Verdict:
+            return judge(self, found, segments)
 
-    assert reason in kinds_caught(fresh_name, reason)
+    class State(OpenDataState):
+        def append(
+            self, entries: Sequence[NewEntry], by: Transaction, names: Names, now: int, base: str | None
+        ) -> Appended:
+            done = super().append(entries, by, names, now, base)
+            return replace(done, attempt=Wrong(base, done.attempt.first_sequence, done.attempt.locations))
+
+    assert reason in kinds_caught(fresh_name, reason, Rules(formats=Formats(opendata=State)))
 
 
-class ClaimsByNumber(OpenDataQueue):
+class WithObject(BufferQueue):
+    """A queue with the object of its manifest at hand, for changes of its own."""
+
+    def __init__(self, store: ObjectStore, path: str, role: str, manifest_format: str, **more: Any) -> None:
+        super().__init__(store, path, role, manifest_format, **more)
+        self.object: VersionedObject[OpenDataState] = VersionedObject(
+            store,
+            path,
+            "wrong",
+            role,
+            decode=lambda data: OpenDataState(OpenDataManifest(data)),
+            absent=OpenDataState(OpenDataManifest.empty()),
+            sleep=more["sleep"],
+        )
+
+
+class ClaimsByNumber(WithObject):
     """Concludes from the number that the epoch is its own."""
 
-    def claim(self, last_acked: int | None, *, allow_gap: bool, start: Start = "earliest") -> OpenDataView:
+    def claim(self, start: Start, last_acked: int | None, *, allow_gap: bool) -> QueueView:
         """Take an epoch, and take a number for a reply."""
-        while True:
-            found = self._read_patiently()
-            wanted = next_epoch(found.epoch)
-            try:
-                return self._write(found, found.manifest.with_epoch(wanted))
-            except (Conflict, AlreadyExists, OutcomeUnknown):
-                found = self._read_patiently()
-                if found.epoch == wanted:
-                    return found
+
+        def step(found: Versioned[OpenDataState]) -> Change[OpenDataState]:
+            manifest = found.state.manifest
+            return Change(replace(found.state, manifest=manifest.with_epoch(next_epoch(manifest.epoch))))
+
+        self.object.update(step, lambda found, lost: found.state.epoch == lost.state.epoch, doing="claiming")
+        return self.look()
 
 
 def test_a_claim_that_trusts_the_number_is_caught_sharing_an_epoch(fresh_name: str) -> None:
     wanted = "two consumers with one epoch"
 
-    assert wanted in kinds_caught(fresh_name, wanted, ClaimsByNumber)
+    assert wanted in kinds_caught(fresh_name, wanted, Rules(queue=ClaimsByNumber))
 
 
-class NeverFenced(OpenDataQueue):
+class NeverFenced(OpenDataState):
     """Goes on under whatever epoch there is."""
 
-    def _check_epoch(self, found: OpenDataView, epoch: int) -> None:
+    def check_reader(self, group: str, epoch: int, buffer_id: UUID | None) -> None:
         """Let everybody pass."""
 
 
 def test_a_consumer_that_ignores_a_newer_epoch_is_caught(fresh_name: str) -> None:
-    assert "fence" in kinds_caught(fresh_name, "fence", NeverFenced)
+    assert "fence" in kinds_caught(fresh_name, "fence", Rules(formats=Formats(opendata=NeverFenced)))
 
 
-class RemovesWhatIsThere(OpenDataQueue):
+class RemovesWhatIsThere(WithObject):
     """Takes the entries of a manifest it has not read, and removes as many as it was told to."""
 
-    def dequeue(self, epoch: int, through: int) -> OpenDataView:
+    def dequeue(self, epoch: int, through: int) -> QueueView:
         """Remove again after every failure, without looking whether that is done."""
         count = through + 1 - self.read(epoch).first_sequence
-        while True:
-            found = self.read(epoch)
-            try:
-                return self._write(found, found.manifest.remove_through(found.first_sequence + count - 1))
-            except (Conflict, AlreadyExists, OutcomeUnknown):
-                continue
+
+        def step(found: Versioned[OpenDataState]) -> Change[OpenDataState]:
+            last = found.state.first_sequence + count - 1
+            return Change(replace(found.state, manifest=found.state.manifest.remove_through(last)))
+
+        self.object.update(step, doing="dequeuing")
+        return self.read(epoch)
 
 
 def test_a_dequeue_that_trusts_the_count_is_caught_losing_entries(fresh_name: str) -> None:
-    assert "delivery" in kinds_caught(fresh_name, "delivery", RemovesWhatIsThere)
+    assert "delivery" in kinds_caught(fresh_name, "delivery", Rules(queue=RemovesWhatIsThere))

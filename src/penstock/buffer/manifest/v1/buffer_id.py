@@ -8,14 +8,13 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 from penstock.buffer.manifest.cas import decoded
-from penstock.buffer.manifest.ownership import as_id
+from penstock.buffer.manifest.ownership import as_id, create_once
 from penstock.core import decode_fields, encode_fields
-from penstock.errors import AlreadyExists, NotFound, OutcomeUnknown
-from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
+from penstock.errors import NotFound
+from penstock.storage import ObjectStore, Reserve, get_at_most, url_of
 
 _VERSION = 1
 _MAX_BYTES = 64 << 10  # of such an object, to be read: a path in it has at most 1,024
-_TRIES = 10
 
 
 def id_path(manifest_path: str) -> str:
@@ -38,18 +37,13 @@ def write_id(store: ObjectStore, manifest_path: str, lost: UUID | None = None, r
 
     `reserve` says whether that may use the reserve of a full disk. Raises as `read_id` does.
     """
-    path = id_path(manifest_path)
-    for _ in range(_TRIES):
-        found = read_id(store, manifest_path)
-        if found is not None:
-            return found
-        new = lost or uuid4()
-        try:
-            replace_with_reserve(store, path, _encode(new), None, reserve)
-        except (AlreadyExists, OutcomeUnknown):
-            continue  # another process's id, or this one's own: whichever is there is the buffer's
-        return new
-    raise OutcomeUnknown(f"after {_TRIES} tries {path} in {url_of(store)} is neither there nor can it be written")
+    path, new = id_path(manifest_path), lost or uuid4()
+
+    def read() -> UUID | None:
+        return read_id(store, manifest_path)
+
+    # Another process's id, or this one's own: whichever is there is the buffer's.
+    return read() or create_once(store, path, _encode(new), read, reserve) or new
 
 
 def _encode(buffer_id: UUID) -> bytes:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Self
 
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.format.trailer import unsupported
@@ -59,7 +60,7 @@ class OpenDataManifest:
             raise CorruptData(f"entry count: it is 0, and {self._end} bytes of entries are there")
 
     @classmethod
-    def empty(cls) -> OpenDataManifest:
+    def empty(cls) -> Self:
         """The manifest of a buffer that has none yet: an empty queue at epoch 0."""
         return cls(_FOOTER.pack(0, 0, 0, VERSION))
 
@@ -68,7 +69,7 @@ class OpenDataManifest:
         """The sequence of the oldest entry; the next one to be given where there is none."""
         return self.next_sequence - self.count
 
-    def append(self, entries: Sequence[tuple[str, Sequence[Metadata]]]) -> OpenDataManifest:
+    def append(self, entries: Sequence[tuple[str, Sequence[Metadata]]]) -> Self:
         """Add entries (location and metadata) at the end, with the next sequences. What is there is not decoded.
 
         Raises `InvalidInput` for what the format cannot hold.
@@ -81,28 +82,28 @@ class OpenDataManifest:
             for sequence, (location, metadata) in enumerate(entries, self.next_sequence)
         ]
         footer = _FOOTER.pack(count, next_sequence, self.epoch, VERSION)
-        return OpenDataManifest(b"".join([memoryview(self.data)[: self._end], *encoded, footer]))
+        return type(self)(b"".join([memoryview(self.data)[: self._end], *encoded, footer]))
 
-    def remove_through(self, sequence: int) -> OpenDataManifest:
+    def remove_through(self, sequence: int) -> Self:
         """Take away the entries up to and including a sequence. What remains is copied as bytes."""
         removed = min(max(sequence + 1 - self.first_sequence, 0), self.count)
         at = 0
         for number in range(removed):
             at = self._skip(at, number)
         footer = _FOOTER.pack(self.count - removed, self.next_sequence, self.epoch, VERSION)
-        return OpenDataManifest(b"".join([memoryview(self.data)[at : self._end], footer]))
+        return type(self)(b"".join([memoryview(self.data)[at : self._end], footer]))
 
-    def with_epoch(self, epoch: int) -> OpenDataManifest:
+    def with_epoch(self, epoch: int) -> Self:
         """The same entries under another epoch."""
         footer = _FOOTER.pack(self.count, self.next_sequence, epoch, VERSION)
-        return OpenDataManifest(b"".join([memoryview(self.data)[: self._end], footer]))
+        return type(self)(b"".join([memoryview(self.data)[: self._end], footer]))
 
     def entries(self, start: int, stop: int) -> list[BatchDescriptor]:
         """Decode the entries with sequences from `start` up to `stop`, as far as they are there.
 
         Raises `CorruptData` naming the field; the order and the lengths of all entries are checked first.
         """
-        starts = self._starts
+        starts = self.starts
         first = self.first_sequence
         low, high = max(start - first, 0), min(stop - first, self.count)
         return [_decode_entry(self.data, starts[place], starts[place + 1]) for place in range(low, high)]
@@ -123,12 +124,12 @@ class OpenDataManifest:
             at = self._skip(at, number)
         at += _LENGTH.size + _ENTRY.size
         if at > self._end:
-            return b""  # whoever reads the entry says that it is truncated
+            return b""  # to read the entry says that it is truncated
         _, length = _ENTRY.unpack_from(self.data, at - _ENTRY.size)
         return self.data[at : at + length]
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def starts(self) -> list[int]:
         """Where each entry starts, and where the last one ends. Once for a manifest, however often it is asked."""
         starts = [0]
         for number in range(self.count):

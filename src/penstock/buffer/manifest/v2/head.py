@@ -9,41 +9,32 @@ What each key means is in `docs/reference/formats.md`; what must hold between th
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.format.trailer import HEAD_MAGIC, last_u16, magic_of, trailer, unsupported, verified_body
+from penstock.buffer.locations import segment_time
+from penstock.buffer.manifest.state import DEFAULT_GROUP, Group, Limits, Natural, Writer
 from penstock.buffer.manifest.time_ranges import is_in_ranges, joined_ranges
 from penstock.errors import CorruptData, InvalidInput
 
 VERSION = 2
-DEFAULT_GROUP = "default"
-MOST_IN_TAIL = 256
-TAIL_BYTES = 32 << 10
-MOST_REFERENCES = 256
 MAX_LEVEL = 64
 """The highest level of a segment: each level holds two of the level below at least, and sequences have 64 bits."""
-MOST_UNNAMED = 1000
-"""How many writers with a random name the head remembers."""
-
-SEGMENT_NAME = re.compile(r"[0-9]{20}-([0-7][0-9A-HJKMNP-TV-Z]{25})\.seg")
 
 _OPENDATA = 1
 _NO_ID = bytes(16)
 _U32 = (1 << 32) - 1
 _I64 = (1 << 63) - 1
 _U64 = (1 << 64) - 1
-_MOST_LOCATION = (1 << 16) - 1
-
-Natural = Annotated[int, msgspec.Meta(ge=0)]
+_MAX_LOCATION_BYTES = (1 << 16) - 1
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What was said about the entries of a batch from `start_index` on."""
+    """What a caller attached to the entries of a batch from `start_index` on."""
 
     start_index: int
     ingestion_time_ms: int
@@ -78,25 +69,6 @@ class Reference(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """The smallest ULID time of what is in the window, and of the segment's own name, in milliseconds."""
     level: Natural
     """0 holds entries, and each level above it references of the one below."""
-
-
-class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A reader: whose turn it is, and how far it has acked (-1: nothing)."""
-
-    epoch: int
-    acked_through: int
-    owner: str = ""
-    taken_at: int = 0
-
-
-class Writer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a writer did last: its transaction, the first sequence of it, the revision of the head, and when."""
-
-    transaction: Natural
-    first_sequence: Natural
-    revision: Natural
-    at: Natural
-    is_named: bool
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -212,8 +184,8 @@ def entry_of(
     sequence: int, location: str, metadata: tuple[Metadata, ...], size: int | None, records: int | None
 ) -> Entry:
     """An entry for the queue. Raises `InvalidInput` for what version 1 could not hold either."""
-    if not 0 < len(location.encode(errors="surrogatepass")) <= _MOST_LOCATION:
-        raise InvalidInput(f"a location must have 1 to {_MOST_LOCATION} bytes, not {len(location)} characters")
+    if not 0 < len(location.encode(errors="surrogatepass")) <= _MAX_LOCATION_BYTES:
+        raise InvalidInput(f"a location must have 1 to {_MAX_LOCATION_BYTES} bytes, not {len(location)} characters")
     try:
         location.encode()
     except UnicodeEncodeError as error:
@@ -227,9 +199,9 @@ def entry_of(
     return Entry(sequence, location, records, size, items)
 
 
-def is_too_long(entries: tuple[Entry, ...]) -> bool:
+def is_too_long(entries: tuple[Entry, ...], limits: Limits) -> bool:
     """Whether entries are more than a tail may have."""
-    return len(entries) > MOST_IN_TAIL or len(_encoder.encode(entries)) > TAIL_BYTES
+    return len(entries) > limits.tail_entries or len(_encoder.encode(entries)) > limits.tail_bytes
 
 
 def _check(head: Head) -> None:
@@ -276,5 +248,5 @@ def check_reference(reference: Reference, due: int) -> None:
         )
     if reference.level > MAX_LEVEL:
         raise CorruptData(f"segments: {reference.name!r} has level {reference.level}, and the highest is {MAX_LEVEL}")
-    if SEGMENT_NAME.fullmatch(reference.name) is None:
+    if segment_time(reference.name) is None:
         raise CorruptData(f"segments: {reference.name!r} is no segment's name")

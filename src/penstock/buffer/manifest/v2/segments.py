@@ -13,21 +13,15 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
 from penstock.buffer.format.trailer import SEGMENT_MAGIC, last_u16, magic_of, trailer, unsupported, verified_body
-from penstock.buffer.locations import Names, location_time, ulid_time
-from penstock.buffer.manifest.v2.head import (
-    MOST_REFERENCES,
-    SEGMENT_NAME,
-    VERSION,
-    Entry,
-    Natural,
-    Reference,
-    check_reference,
-)
+from penstock.buffer.locations import Names, folder_of, location_time, segment_time
+from penstock.buffer.manifest.state import Limits, Natural
+from penstock.buffer.manifest.v2.head import VERSION, Entry, Reference, check_reference
 from penstock.core import get_logger
 from penstock.errors import CorruptData
 from penstock.storage import ObjectStore, get_at_most, url_of
@@ -35,8 +29,6 @@ from penstock.storage import ObjectStore, get_at_most, url_of
 SEALING_THREADS = 16
 """How many segments are written at the same time."""
 
-_LARGEST = 1024  # entries of one segment
-_LARGEST_BYTES = 1 << 20  # of one segment, but for an entry that is larger alone
 _CACHED_BYTES = 16 << 20
 _MAX_SEGMENT_BYTES = 256 << 20  # to be read: room for one entry with metadata of that size
 
@@ -44,12 +36,12 @@ _log = get_logger(__name__)
 _encoder = msgspec.msgpack.Encoder()
 
 
-Patiently: TypeAlias = Callable[[Callable[[], str]], str]
-"""Does something, and again a few times if it fails: a segment can be written twice, for its name is its own."""
+WithRetries: TypeAlias = Callable[[Callable[[], str]], str]
+"""Calls something, and again a few times if it fails."""
 
 
-def at_once(write: Callable[[], str]) -> str:
-    """Do it, once."""
+def call_once(write: Callable[[], str]) -> str:
+    """Call it, once."""
     return write()
 
 
@@ -64,62 +56,38 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 _decoder = msgspec.msgpack.Decoder(Segment)
 
 
-def folder_of(manifest_path: str) -> str:
-    """Where the segments of a manifest lie."""
-    return f"{manifest_path}.d"
-
-
-def segment_time(name: str) -> int | None:
-    """The ULID time in a segment's file name, in milliseconds; None where it is no segment's name.
-
-    >>> segment_time("00000000000000000000-01ARZ3NDEKTSV4RRFFQ69G5FAV.seg")
-    1469922850259
-    """
-    found = SEGMENT_NAME.fullmatch(name)
-    return None if found is None else ulid_time(found[1])
-
-
 class Segments:
     """The segments of one manifest: writes them, and reads them through a cache. Safe to share between threads.
 
-    With `sealing_threads=1` it writes them one after the other, in the caller's thread.
+    With `threads=1` it writes them one after the other, in the caller's thread. `cached_bytes` bounds what it keeps.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         manifest_path: str,
-        names: Names,
-        patiently: Patiently = at_once,
-        sealing_threads: int = SEALING_THREADS,
+        *,
+        with_retries: WithRetries = call_once,
+        threads: int = SEALING_THREADS,
+        cached_bytes: int = _CACHED_BYTES,
     ) -> None:
         self._store = store
         self._folder = folder_of(manifest_path)
-        self._names = names
-        self._patiently = patiently
-        self._sealing_threads = sealing_threads
+        self._with_retries = with_retries
+        self._threads = threads
+        self._cached_bytes = cached_bytes
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, tuple[Segment, int]] = OrderedDict()
         self._cached = 0
 
-    def seal(self, entries: Sequence[Entry], floor: int) -> list[Reference]:
-        """Write entries as segments, and return references to them."""
-        pieces = [Segment(0, entries=piece) for piece in _in_pieces(entries)]
-        if len(pieces) < 2 or self._sealing_threads < 2:
-            return [self._write(piece, floor) for piece in pieces]
-        with ThreadPoolExecutor(self._sealing_threads, thread_name_prefix="penstock-sealing") as pool:
-            return list(pool.map(lambda piece: self._write(piece, floor), pieces))
-
-    def fold(self, references: Sequence[Reference], floor: int) -> tuple[Reference, ...]:
-        """Where there are too many references, write the older half of the commonest level as an index segment."""
-        kept = list(references)
-        while len(kept) > MOST_REFERENCES:
-            levels = [reference.level for reference in kept]
-            level = max(sorted(set(levels)), key=levels.count)
-            start = levels.index(level)
-            stop = start + max(levels.count(level) // 2, 2)
-            kept[start:stop] = [self._write(Segment(level + 1, references=tuple(kept[start:stop])), floor)]
-        return tuple(kept)
+    def write(self, new: Sequence[NewSegment]) -> None:
+        """Write segments, beside each other where there are several. Each can be written twice: its name is its own."""
+        if len(new) < 2 or self._threads < 2:
+            for one in new:
+                self._write(one)
+            return
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="penstock-sealing") as pool:
+            list(pool.map(self._write, new))
 
     def read(self, reference: Reference) -> Segment:
         """The segment behind a reference, whole. Raises `NotFound` and `CorruptData` naming it, and `StorageError`."""
@@ -127,7 +95,7 @@ class Segments:
             if reference.name in self._cache:
                 self._cache.move_to_end(reference.name)
                 return self._checked(self._cache[reference.name][0], reference)
-        path = f"{self._folder}/{reference.name}"
+        path = self.path_of(reference)
         data = get_at_most(self._store, path, _MAX_SEGMENT_BYTES).data
         try:
             segment = decode_segment(data, reference.name)
@@ -155,17 +123,6 @@ class Segments:
             else:
                 yield from _between(segment.entries, low, high)
 
-    def narrowed(self, reference: Reference, first: int) -> Reference:
-        """The window from `first` on, with the counts and the oldest time of what remains."""
-        segment = self.read(reference)
-        if reference.level:
-            kept = [child for child in segment.references if child.last >= first]
-            if kept[0].first < first:
-                kept[0] = self.narrowed(kept[0], first)
-            return _reference(reference.name, reference.level, kept, first, reference.last)
-        left = _between(segment.entries, first, reference.last + 1)
-        return _reference(reference.name, 0, left, first, reference.last)
-
     def _checked(self, segment: Segment, reference: Reference) -> Segment:
         """Every reference is checked, also that to a segment in the cache: two may name one segment and disagree."""
         try:
@@ -174,14 +131,10 @@ class Segments:
             raise CorruptData(f"{self._folder}/{reference.name} in {url_of(self._store)}: {error}") from error
         return segment
 
-    def _write(self, segment: Segment, floor: int) -> Reference:
-        first = segment.entries[0].sequence if segment.entries else segment.references[0].first
-        last = segment.entries[-1].sequence if segment.entries else segment.references[-1].last
-        name = f"{first:020d}-{self._names.ulid(floor)}.seg"
-        data = encode_segment(segment, name)
-        self._patiently(lambda: self._store.put(f"{self._folder}/{name}", data))
-        self._keep(name, segment, len(data))
-        return _reference(name, segment.level, segment.entries or segment.references, first, last)
+    def _write(self, new: NewSegment) -> None:
+        data = encode_segment(new.segment, new.reference.name)
+        self._with_retries(lambda: self._store.put(self.path_of(new.reference), data))
+        self._keep(new.reference.name, new.segment, len(data))
 
     def _keep(self, name: str, segment: Segment, size: int) -> None:
         with self._lock:
@@ -189,9 +142,55 @@ class Segments:
                 return
             self._cache[name] = segment, size
             self._cached += size
-            while self._cached > _CACHED_BYTES and len(self._cache) > 1:
+            while self._cached > self._cached_bytes and len(self._cache) > 1:
                 _, (_, gone) = self._cache.popitem(last=False)
                 self._cached -= gone
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment that is to be written before a head that has the reference to it."""
+
+    reference: Reference
+    segment: Segment
+
+
+def sealed(entries: Sequence[Entry], names: Names, floor: int, limits: Limits) -> list[NewSegment]:
+    """Entries as segments, each of which has a new name above the floor."""
+    return [_named(Segment(0, entries=piece), names, floor) for piece in _in_pieces(entries, limits)]
+
+
+def folded(
+    references: Sequence[Reference], names: Names, floor: int, limits: Limits
+) -> tuple[tuple[Reference, ...], list[NewSegment]]:
+    """Where there are too many references, the older half of the commonest level becomes an index segment."""
+    kept, new = list(references), list[NewSegment]()
+    while len(kept) > limits.references:
+        levels = [reference.level for reference in kept]
+        level = max(sorted(set(levels)), key=levels.count)
+        start = levels.index(level)
+        stop = start + max(levels.count(level) // 2, 2)
+        new.append(_named(Segment(level + 1, references=tuple(kept[start:stop])), names, floor))
+        kept[start:stop] = [new[-1].reference]
+    return tuple(kept), new
+
+
+def narrowed(reference: Reference, first: int, read: Callable[[Reference], Segment]) -> Reference:
+    """The window from `first` on, with the counts and the oldest time of what remains. `read` opens a segment."""
+    segment = read(reference)
+    if reference.level:
+        kept = [child for child in segment.references if child.last >= first]
+        if kept[0].first < first:
+            kept[0] = narrowed(kept[0], first, read)
+        return _reference(reference.name, reference.level, kept, first, reference.last)
+    return _reference(reference.name, 0, _between(segment.entries, first, reference.last + 1), first, reference.last)
+
+
+def _named(segment: Segment, names: Names, floor: int) -> NewSegment:
+    first = segment.entries[0].sequence if segment.entries else segment.references[0].first
+    last = segment.entries[-1].sequence if segment.entries else segment.references[-1].last
+    name = f"{first:020d}-{names.ulid(floor)}.seg"
+    return NewSegment(_reference(name, segment.level, segment.entries or segment.references, first, last), segment)
 
 
 def _reference(name: str, level: int, held: Sequence[Entry] | Sequence[Reference], first: int, last: int) -> Reference:
@@ -266,12 +265,12 @@ def _check_holds(segment: Segment, reference: Reference) -> None:
         raise CorruptData(f"it holds {first} to {last}, and its reference says {reference.first} to {reference.last}")
 
 
-def _in_pieces(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
+def _in_pieces(entries: Sequence[Entry], limits: Limits) -> Iterator[tuple[Entry, ...]]:
     piece: list[Entry] = []
     size = 0
     for entry in entries:
         own = len(_encoder.encode(entry))
-        if piece and (len(piece) >= _LARGEST or size + own > _LARGEST_BYTES):
+        if piece and (len(piece) >= limits.segment_entries or size + own > limits.segment_bytes):
             yield tuple(piece)
             piece, size = [], 0
         piece.append(entry)

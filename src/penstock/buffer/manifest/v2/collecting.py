@@ -1,0 +1,208 @@
+"""What a collector may delete on version 2: what is below the floor or in a closed range, a grace period later.
+
+Why that is safe, with any clocks, is in `docs/design/native-manifest.md`. Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from penstock.buffer.locations import LAST_ULID_MS, location_time, segment_time
+from penstock.buffer.manifest.cas import Versioned
+from penstock.buffer.manifest.state import CycleClock, Fate, QueueState
+from penstock.buffer.manifest.time_ranges import RangesToClose, TimeRanges
+from penstock.buffer.manifest.v2.head import Head
+from penstock.buffer.manifest.v2.named_objects import named_objects
+from penstock.buffer.manifest.v2.segments import Segments
+from penstock.core import get_logger
+from penstock.storage import ObjectMeta
+
+if TYPE_CHECKING:
+    from penstock.buffer.manifest.v2.state import NativeState
+
+_DAY_MS = 86_400_000
+_NAMES_PER_LOOK_AT_THE_TIME = 1_000  # more than a head has by itself: without segments to open it is read whole
+
+_log = get_logger(__name__)
+
+
+class CycleTimes:
+    """What time it is for one cycle, with a clock that may be wrong.
+
+    `last_sign` is the store's last sign of life that the cycle knows: the mark of its own turn is one of right now, and
+    what the manifest's date is worth depends on who writes it. A floor by a clock that is ahead would make every
+    producer name its objects after it, and put off all collecting until then. So no clock is believed beyond a grace
+    period after the mark, or a day after the manifest's date. Names are far ahead when they are a day beyond both
+    clock and store.
+    """
+
+    def __init__(self, clock: CycleClock) -> None:
+        self._clock = clock.clock
+        self.grace = int(clock.grace * 1000)
+        written, marked = _ms(clock.written), _ms(clock.marked)
+        self.last_sign = max(written, marked)
+        far = max(_DAY_MS, 2 * self.grace)
+        self._latest = marked + self.grace if marked else written + far
+        self.horizon = min(max(int(clock.clock() * 1000), self.last_sign) + far, LAST_ULID_MS)
+
+    def now(self) -> int:
+        """The clock's time, as far as it is believed."""
+        return min(int(self._clock() * 1000), self._latest)
+
+    def is_old(self, meta: ObjectMeta) -> bool:
+        """Whether an object was written a grace period before the last sign of life: both are the store's times."""
+        return _ms(meta.last_modified) <= self.last_sign - self.grace
+
+
+class NativeCollecting:
+    """The rules of one cycle on a manifest of version 2. It notes what it has seen, for the floor of the next cycle."""
+
+    has_segments: ClassVar[bool] = True
+
+    def __init__(self, state: NativeState, clock: CycleClock, segments: Segments) -> None:
+        self.head = state.head
+        self._where = state.where
+        self.times = CycleTimes(clock)
+        self.now = self.times.now()
+        self.segments = segments
+        self.to_close = RangesToClose(self.head.closed)
+        self._next_floor = max(floor_for(self.head, self.now - self.times.grace), self.head.floor)
+        self._has_later = False
+        self._ahead_count, self._last_ahead = 0, 0
+        self._latest: int | None = None
+        self._looked_through: frozenset[str] = frozenset()
+
+    @property
+    def named(self) -> int:
+        """How many entries the queue has."""
+        return self.head.next_sequence - self.head.first_sequence
+
+    @property
+    def floor(self) -> int:
+        """The floor of the head that the cycle began with."""
+        return self.head.floor
+
+    @property
+    def waits_until(self) -> int:
+        """When what is closed can be deleted."""
+        return self.head.floor_set_at + self.times.grace if self.head.floor or self.head.closed else 0
+
+    @property
+    def ranges(self) -> Sequence[tuple[int, int]] | None:
+        """What may be neither queued nor young: below the next floor, in a closed range, and far ahead."""
+        floor, horizon = self._next_floor, self.times.horizon
+        closed = [(max(first, floor), min(last, horizon)) for first, last in self.head.closed]
+        return [(0, floor - 1), *closed, (max(horizon + 1, floor), LAST_ULID_MS)]
+
+    @property
+    def warning(self) -> str | None:
+        """What was dated ahead of this clock."""
+        if not self._ahead_count:
+            return None
+        full = "; some of these have to wait too, for the head has no place for more such ranges"
+        seconds = (self._last_ahead - self.now) / 1000
+        return (
+            f"{self._ahead_count} objects of {self._where} are dated up to {seconds:.0f} s "
+            "ahead of this clock: some host's clock is or was wrong; they are kept until that time has come, or, dated "
+            f"more than a day ahead, until they are acked{full if self.to_close.is_full else ''}"
+        )
+
+    @property
+    def can_close(self) -> bool:
+        """Whether the floor before is carried out: else collectors that run often would put it off for ever."""
+        return self.now >= self.waits_until and (self._has_later or bool(self.to_close.ranges))
+
+    def fate(self, meta: ObjectMeta) -> Fate:
+        """What is done with a data object or a segment."""
+        at = ulid_time_of(meta.path)
+        if not self.head.may_name(at):
+            return Fate.WAITS if self.now < self.waits_until else Fate.DELETE
+        if at < self._next_floor:
+            self._has_later = True
+            return Fate.LATER
+        if at <= self.now + self.times.grace:
+            return Fate.KEEP
+        self._ahead_count, self._last_ahead = self._ahead_count + 1, max(self._last_ahead, at)
+        # Not what a producer may be about to enqueue: that is safe too, but it would be written twice.
+        if at > self.times.horizon and self.times.is_old(meta):
+            self.to_close.add(at)
+        return Fate.AHEAD
+
+    def kept(
+        self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]
+    ) -> set[str]:
+        """Which of the objects the head names, whatever its floor says; it was read after they were listed.
+
+        In a sound head nothing is as old as what is below its floor, and so no segment is opened to find out.
+        """
+        if found.version is None or not found.state.guards_new_objects:
+            return set(listed)
+        head = cast("NativeState", found.state).head
+        newest = max(ulid_time_of(path) for path in listed)
+        named = set()
+        for count, path in enumerate(named_objects(head, self.segments, through=newest), 1):
+            if path in listed:
+                named.add(path)
+            if count % _NAMES_PER_LOOK_AT_THE_TIME == 0 and is_over():
+                return set(listed)
+        if named:
+            _log.error(
+                "%d objects are named by %s and collectable by its floor, such as %s: they are kept; the manifest "
+                "is damaged, or a program that does not know the floor has written it",
+                len(named),
+                found.state.where,
+                min(named),
+            )
+        return named
+
+    def closed_in(self, state: QueueState, is_over: Callable[[], bool]) -> QueueState | None:
+        """The head with a higher floor and more closed ranges; None where there is nothing to close.
+
+        When is noted after the head was read: who acks just before has a whole grace period to fetch what it holds.
+        """
+        if not state.guards_new_objects:
+            return None
+        if self._latest is None:
+            self._latest = self.times.now() - self.times.grace if self._has_later else 0
+            self.to_close.join_to_closed()
+        head = cast("NativeState", state).head
+        ranges = self.ranges_for(head, is_over)
+        return state.close_times(self.floor_of(head, self._latest), ranges, self.times.now())
+
+    def floor_of(self, head: Head, latest: int) -> int:
+        """The floor that a head can have."""
+        return floor_for(head, latest)
+
+    def ranges_for(self, head: Head, is_over: Callable[[], bool]) -> TimeRanges:
+        """The ranges that a head names nothing in, through its segments too.
+
+        Of a head that follows another only what is new is looked at. None where time is up before all was seen.
+        """
+        if self.to_close.ranges:
+            for path in named_objects(head, self.segments, known=self._looked_through):
+                if is_over():
+                    return ()
+                self.to_close.spare(ulid_time_of(path))
+            self._looked_through |= {reference.name for reference in head.segments}
+        return self.to_close.ranges
+
+
+def floor_for(head: Head, latest: int) -> int:
+    """The highest floor that a head can have: below everything that it names, and not later than `latest`."""
+    times = [reference.oldest for reference in head.segments]
+    times += [at for entry in head.tail if (at := location_time(entry.location)) is not None]
+    return max(min([latest, *times]), 0)
+
+
+def ulid_time_of(path: str) -> int:
+    """The ULID time of a data object or a segment; -1 where its name has none."""
+    at = location_time(path)
+    at = segment_time(path.rpartition("/")[2]) if at is None else at
+    return -1 if at is None else at
+
+
+def _ms(when: datetime | None) -> int:
+    """Milliseconds since 1970; 0 for no time."""
+    return 0 if when is None else int(when.timestamp() * 1000)
