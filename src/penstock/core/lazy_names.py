@@ -15,14 +15,15 @@ from types import ModuleType
 
 
 def lazy_names(
-    package: str, names: Mapping[str, Iterable[str]], submodules: Iterable[str] = ()
+    package: str, names: Mapping[str, str], submodules: Iterable[str] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package.
 
-    `names` has the names that each module defines. `submodules` can be used as attributes of the package without an
-    `import` of their own. A type checker does not see these: list the same imports under `TYPE_CHECKING` beside them.
+    `names` has the names that each module below the package defines, with a space between them. `submodules` can be
+    used as attributes of the package without an `import` of their own. A type checker does not see these: list the same
+    imports under `TYPE_CHECKING` beside them.
     """
-    module_of = {name: module for module, defined in names.items() for name in defined}
+    module_of = {name: f"{package}.{module}" for module, defined in names.items() for name in defined.split()}
     modules = frozenset(submodules)
 
     def get(name: str) -> object:

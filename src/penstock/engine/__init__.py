@@ -14,44 +14,24 @@ if TYPE_CHECKING:
     from penstock.engine.batch_engine import BatchEngine, EngineConfig
     from penstock.engine.block_loop import CommitMode
     from penstock.engine.dead_letters import DeadLetter, DlqPolicy
-    from penstock.engine.delivery import Delivery as Delivery
-    from penstock.engine.delivery import wait_for_delivery as wait_for_delivery
-    from penstock.engine.parsing.column_functions import (
-        ERROR as ERROR,
-    )
-    from penstock.engine.parsing.column_functions import (
-        ColumnFunction as ColumnFunction,
-    )
-    from penstock.engine.parsing.column_functions import (
-        columns,
-    )
-    from penstock.engine.parsing.column_functions import (
-        keeps_rows as keeps_rows,
-    )
-    from penstock.engine.parsing.column_functions import (
-        set_apart as set_apart,
-    )
+    from penstock.engine.delivery import Delivery, wait_for_delivery
+    from penstock.engine.parsing.column_functions import ERROR, ColumnFunction, columns, keeps_rows, set_apart
     from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
-    from penstock.engine.parsing.parser import check_columns as check_columns
-    from penstock.engine.parsing.parser import infer_schema as infer_schema
-    from penstock.engine.parsing.parser import parse_as as parse_as
-    from penstock.engine.parsing.payload_format import ParseFormat as ParseFormat
+    from penstock.engine.parsing.parser import check_columns, infer_schema, parse_as
+    from penstock.engine.parsing.payload_format import ParseFormat
     from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
     from penstock.engine.regulation.gate import Admit, InboundGate
     from penstock.engine.regulation.guard import MemoryGuard
-    from penstock.engine.regulation.inbound import Inbound as Inbound
+    from penstock.engine.regulation.inbound import Inbound
     from penstock.engine.regulation.pressure import Hysteresis, Pressure, PressureSource, UnifiedPressure
-    from penstock.engine.regulation.self_regulation import Governor as Governor
-    from penstock.engine.regulation.self_regulation import SelfRegulation
+    from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
     from penstock.engine.shipping import ship
     from penstock.engine.stats import EngineStats
-    from penstock.engine.ticker import Ticker as Ticker
-    from penstock.engine.ticker import Ticks as Ticks
+    from penstock.engine.ticker import Ticker, Ticks
     from penstock.engine.transports.buffer_receiver import BufferReceiver
     from penstock.engine.transports.buffer_sender import BufferSender
     from penstock.engine.transports.contract import Drop, Keep, Receiver, Sender
-    from penstock.engine.transports.fetch_ahead import Fetch as Fetch
-    from penstock.engine.transports.fetch_ahead import FetchAhead as FetchAhead
+    from penstock.engine.transports.fetch_ahead import Fetch, FetchAhead
     from penstock.engine.transports.memory import MemoryTransport
     from penstock.engine.transports.queue import QueueReceiver
     from penstock.engine.work_batch import WorkBatch
@@ -59,36 +39,30 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "penstock.engine.batch_engine": ("BatchEngine", "EngineConfig"),
-            "penstock.engine.block_loop": ("CommitMode",),
-            "penstock.engine.dead_letters": ("DeadLetter", "DlqPolicy"),
-            "penstock.engine.delivery": ("Delivery", "wait_for_delivery"),
-            "penstock.engine.parsing.column_functions": (
-                "ColumnFunction",
-                "ERROR",
-                "columns",
-                "keeps_rows",
-                "set_apart",
-            ),
-            "penstock.engine.parsing.parsed_batch": ("ParseErrorAction", "ParsedBatch"),
-            "penstock.engine.parsing.parser": ("check_columns", "infer_schema", "parse_as"),
-            "penstock.engine.parsing.payload_format": ("ParseFormat",),
-            "penstock.engine.regulation.budget": ("ByteBudget", "ByteBudgetConfig"),
-            "penstock.engine.regulation.gate": ("Admit", "InboundGate"),
-            "penstock.engine.regulation.guard": ("MemoryGuard",),
-            "penstock.engine.regulation.inbound": ("Inbound",),
-            "penstock.engine.regulation.pressure": ("Hysteresis", "Pressure", "PressureSource", "UnifiedPressure"),
-            "penstock.engine.regulation.self_regulation": ("Governor", "SelfRegulation"),
-            "penstock.engine.shipping": ("ship",),
-            "penstock.engine.stats": ("EngineStats",),
-            "penstock.engine.ticker": ("Ticker", "Ticks"),
-            "penstock.engine.transports.buffer_receiver": ("BufferReceiver",),
-            "penstock.engine.transports.buffer_sender": ("BufferSender",),
-            "penstock.engine.transports.contract": ("Drop", "Keep", "Receiver", "Sender"),
-            "penstock.engine.transports.fetch_ahead": ("Fetch", "FetchAhead"),
-            "penstock.engine.transports.memory": ("MemoryTransport",),
-            "penstock.engine.transports.queue": ("QueueReceiver",),
-            "penstock.engine.work_batch": ("WorkBatch",),
+            "batch_engine": "BatchEngine EngineConfig",
+            "block_loop": "CommitMode",
+            "dead_letters": "DeadLetter DlqPolicy",
+            "delivery": "Delivery wait_for_delivery",
+            "parsing.column_functions": "ColumnFunction ERROR columns keeps_rows set_apart",
+            "parsing.parsed_batch": "ParseErrorAction ParsedBatch",
+            "parsing.parser": "check_columns infer_schema parse_as",
+            "parsing.payload_format": "ParseFormat",
+            "regulation.budget": "ByteBudget ByteBudgetConfig",
+            "regulation.gate": "Admit InboundGate",
+            "regulation.guard": "MemoryGuard",
+            "regulation.inbound": "Inbound",
+            "regulation.pressure": "Hysteresis Pressure PressureSource UnifiedPressure",
+            "regulation.self_regulation": "Governor SelfRegulation",
+            "shipping": "ship",
+            "stats": "EngineStats",
+            "ticker": "Ticker Ticks",
+            "transports.buffer_receiver": "BufferReceiver",
+            "transports.buffer_sender": "BufferSender",
+            "transports.contract": "Drop Keep Receiver Sender",
+            "transports.fetch_ahead": "Fetch FetchAhead",
+            "transports.memory": "MemoryTransport",
+            "transports.queue": "QueueReceiver",
+            "work_batch": "WorkBatch",
         },
     )
 

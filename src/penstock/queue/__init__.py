@@ -21,13 +21,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "penstock.queue.codecs": ("Codec", "MsgspecCodec"),
-            "penstock.queue.durable": ("DurableEventQueue",),
-            "penstock.queue.event": ("DurableEvent",),
-            "penstock.queue.memory": ("EventQueue",),
-            "penstock.queue.places": ("is_queue", "opening_of", "queues_in"),
-            "penstock.queue.repair": ("repair_queue",),
-            "penstock.queue.report": ("QueueRepair",),
+            "codecs": "Codec MsgspecCodec",
+            "durable": "DurableEventQueue",
+            "event": "DurableEvent",
+            "memory": "EventQueue",
+            "places": "is_queue opening_of queues_in",
+            "repair": "repair_queue",
+            "report": "QueueRepair",
         },
     )
 

@@ -17,10 +17,15 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "penstock.spark.pipeline.file": ("load_pipeline",),
-            "penstock.spark.pipeline.pipeline": ("Pipeline",),
-            "penstock.spark.source.data_source": ("PenstockDataSource", "register"),
+            "pipeline.file": "load_pipeline",
+            "pipeline.pipeline": "Pipeline",
+            "source.data_source": "PenstockDataSource register",
         },
     )
 
-__all__ = ["PenstockDataSource", "Pipeline", "load_pipeline", "register"]
+__all__ = [
+    "PenstockDataSource",
+    "Pipeline",
+    "load_pipeline",
+    "register",
+]
