@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Consumer, Record
+from penstock import Record
 from penstock.engine import (
     BatchEngine,
     CommitMode,
@@ -378,7 +378,7 @@ BAD: dict[str, Callable[[], object]] = {
     "regulation must be": lambda: BatchEngine(regulation=True),  # type: ignore[arg-type]
     "shutdown must be": lambda: BatchEngine().run(Scripted(), through, Sink(), shutdown=True),  # type: ignore[arg-type]
     "a receiver has recv and commit, and NoneType has no recv": lambda: BatchEngine().run(None, through, Sink()),  # type: ignore[arg-type]
-    "a receiver has recv and commit, and type has no recv": lambda: BatchEngine().run(Consumer, through, Sink()),  # type: ignore[arg-type]
+    "a receiver must be an object, and Scripted is a class": lambda: BatchEngine().run(Scripted, through, Sink()),  # type: ignore[arg-type]
     "process must be": lambda: BatchEngine().run(Scripted(), None, Sink()),  # type: ignore[arg-type]
     "sink must be": lambda: BatchEngine().run(Scripted(), through, []),  # type: ignore[arg-type]
     "commit must be": lambda: BatchEngine().run(Scripted(), through, Sink(), commit="never"),

@@ -79,10 +79,12 @@ class Receiver(ABC):
 def as_receiver(given: object) -> Receiver:
     """A `Receiver` as it is, and anything else that has `recv` and `commit` behind an adapter.
 
-    Raises `InvalidInput` where one of the two is missing.
+    Raises `InvalidInput` where one of the two is missing, and for a class.
     """
     if isinstance(given, Receiver):
         return given
+    if isinstance(given, type):
+        raise InvalidInput(f"a receiver must be an object, and {given.__name__} is a class: create one of it")
     for name in ("recv", "commit"):
         if not callable(getattr(given, name, None)):
             raise InvalidInput(f"a receiver has recv and commit, and {type(given).__name__} has no {name}")
