@@ -18,7 +18,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.engine.parsing.column_arrays import in_range
-from penstock.engine.parsing.json_payloads import are_utf8, json_lines, opening_brackets
+from penstock.engine.parsing.json_payloads import are_utf8, json_lines, longest, opening_brackets
 from penstock.engine.parsing.parse_errors import MAX_DEPTH
 from penstock.engine.parsing.row_values import Fields, inner_fields
 
@@ -43,7 +43,7 @@ def read_piece(values: pa.Array[Any], fields: Fields, *, ignore_others: bool) ->
     if lines is None or not _is_harmless(lines.to_pybytes(), values):
         return None
     schema = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
-    block = min(max(_BYTES_PER_THREAD, 2 * _longest(values)), _MAX_BLOCK_BYTES)
+    block = min(max(_BYTES_PER_THREAD, 2 * longest(values)), _MAX_BLOCK_BYTES)
     try:
         table = pj.read_json(
             cast("Any", pa.BufferReader(lines)),
@@ -94,18 +94,12 @@ def _is_harmless(text: bytes, values: pa.Array[Any]) -> bool:
         return False
     if text.count(b"\n") != len(values) - 1:
         return False
-    if _longest(values) <= 2 * MAX_DEPTH or opening_brackets(text) < len(values) + MAX_DEPTH:
+    if longest(values) <= 2 * MAX_DEPTH or opening_brackets(text) < len(values) + MAX_DEPTH:
         return True
     import pyarrow.compute as pc
 
     brackets: Any = pc.add(pc.count_substring(cast("Any", values), "{"), pc.count_substring(cast("Any", values), "["))
     return bool(pc.max(brackets).as_py() <= MAX_DEPTH)
-
-
-def _longest(values: pa.Array[Any]) -> int:
-    import pyarrow.compute as pc
-
-    return pc.max(pc.binary_length(cast("Any", values))).as_py() or 0
 
 
 def _checked(column: Any, field: pa.Field[Any]) -> pa.Array[Any]:

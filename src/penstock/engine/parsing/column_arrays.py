@@ -19,6 +19,7 @@ from penstock.engine.parsing.row_values import attribute, inner_fields
 
 _UTC = pa.timestamp("us", tz="UTC")
 _TIMESTAMPS = frozenset({datetime, type(None)})
+_TEXT = frozenset({str, type(None)})
 _YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 1 to 9999, in microseconds
 _DAYS = (-719_162, 2_932_896)
 _MAX_DIGITS = 38  # of a decimal
@@ -47,7 +48,9 @@ def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterabl
     if pa.types.is_temporal(kind):
         if cast("Any", kind) == _UTC and _TIMESTAMPS.issuperset(map(type, values)):
             return cast("pa.Array[Any]", pa.array(values, type=kind)), ()
-        text = [value if value is None or isinstance(value, str) else _iso(value, kind) for value in values]
+        text = values
+        if not _TEXT.issuperset(map(type, values)):
+            text = [value if value is None or isinstance(value, str) else _iso(value, kind) for value in values]
     elif pa.types.is_decimal(kind):
         text = [None if value is None else _digits(value) for value in values]
     else:

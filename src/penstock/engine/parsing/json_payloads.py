@@ -59,10 +59,15 @@ class JsonPayloads:
             return str(error)
         return TOO_DEEP if opening_brackets(payload) > MAX_DEPTH and _is_deep(payload) else None
 
-    def unchecked(self, values: pa.Array[Any], payloads: Sequence[bytes]) -> set[int]:
-        """Rows that may be nested too deep, and those that are not UTF-8: decoders do not look at either."""
+    def unchecked(self, values: pa.Array[Any], payloads: Sequence[bytes], refused: set[int]) -> set[int]:
+        """Rows that may be nested too deep, and those that are not UTF-8: decoders do not look at either.
+
+        Rows that a decoder refused need not be among them.
+        """
         rows: set[int] = set()
-        if max(map(len, payloads), default=0) > 2 * MAX_DEPTH:
+        # Every other row has a bracket at least, so if one has more than 64 of them, all have that many more than rows.
+        objects = len(payloads) - len(refused)
+        if longest(values) > 2 * MAX_DEPTH and opening_brackets(b"".join(payloads)) >= objects + MAX_DEPTH:
             rows.update(row for row, value in enumerate(payloads) if opening_brackets(value) > MAX_DEPTH)
         if not are_utf8(values):
             rows.update(row for row, value in enumerate(payloads) if not is_utf8(value))
@@ -78,8 +83,9 @@ class JsonPayloads:
         for start in range(0, len(values), _ROWS_PER_CHECK):
             piece = values.slice(start, _ROWS_PER_CHECK)
             payloads = cast("list[bytes]", piece.to_pylist())
-            unsure = self.unchecked(piece, payloads)
-            decode_each(lambda: self._skip, payloads, unsure.add)
+            refused: set[int] = set()
+            decode_each(lambda: self._skip, payloads, refused.add)
+            unsure = refused | self.unchecked(piece, payloads, refused)
             reasons = ((start + row, self.why_bad(payloads[row])) for row in unsure)
             bad.update((row, why) for row, why in reasons if why is not None)
         return bad
@@ -119,23 +125,31 @@ class JsonPayloads:
         string keeps its own, unless they are written as `\u003a`.
         """
         text = b"\n".join(payloads)
-        if type(decoded[0]) is dict and _count_keys(text.translate(None, _WHITESPACE)) == sum(map(len, decoded)):
+        if type(decoded[0]) is dict and text.translate(None, _WHITESPACE).count(b'":') == sum(map(len, decoded)):
             return True
         return b"\\u003" not in text and msgspec.json.encode(decoded).count(b":") == text.count(b":")
 
-    def has_no_more_keys(self, payloads: Sequence[bytes], total: int, by_name: Iterable[tuple[str, int]]) -> bool:
-        """Whether there are no more keys than this in all, or none of the given names more often than this."""
-        text = b"\n".join(payloads).translate(None, _WHITESPACE)
-        if _count_keys(text) <= total:
+    def has_no_more_keys(
+        self, payloads: Sequence[bytes], fields: Iterable[pa.Field[Any]], values: Sequence[int], _others: int
+    ) -> bool:
+        """Whether flat objects, from which the fields have so many values, have no key twice that has a field.
+
+        There are two quotes for each key and each text, and no others. Or no field's name is there, as a text, more
+        often than it has values.
+        """
+        text = b"".join(payloads)
+        strings = sum(count for count, field in zip(values, fields, strict=True) if _is_text(field.type))
+        if b"\\" not in text and text.count(b'"') <= 2 * (sum(values) + strings):
             return True
-        if b"\\" in text and (b"\\u" in text or b"\\/" in text):
+        if b"\\u" in text or b"\\/" in text:
             return False  # a key may be written with escapes
-        return all(_count_keys(text, name.encode().translate(None, _WHITESPACE)) <= most for name, most in by_name)
+        return all(
+            text.count(b'"%b"' % field.name.encode()) <= count for count, field in zip(values, fields, strict=True)
+        )
 
 
-def _count_keys(text: bytes, end: bytes = b"") -> int:
-    """At most how many keys a text without whitespace has: each ends with a quote and a colon, as a string may."""
-    return text.count(b'"%b":' % end) if end else text.count(b'":')
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind)
 
 
 def json_lines(values: pa.Array[Any]) -> pa.Buffer | None:
@@ -149,6 +163,13 @@ def json_lines(values: pa.Array[Any]) -> pa.Buffer | None:
     joined: Any = pc.binary_join(cast("Any", everything), b"\n")
     text = joined.buffers()[2]
     return pa.py_buffer(b"") if text is None else text.slice(0, bytes_of(joined))
+
+
+def longest(values: pa.Array[Any]) -> int:
+    """The length of the longest value."""
+    import pyarrow.compute as pc
+
+    return pc.max(pc.binary_length(cast("Any", values))).as_py() or 0
 
 
 def opening_brackets(text: bytes) -> int:

@@ -43,7 +43,7 @@ class MsgpackPayloads:
             return str(error)
         return why_refused(value.values(), 2)
 
-    def unchecked(self, _values: pa.Array[Any], _payloads: Sequence[bytes]) -> set[int]:
+    def unchecked(self, _values: pa.Array[Any], _payloads: Sequence[bytes], _refused: set[int]) -> set[int]:
         """Rows that a decoder takes without the whole check of `why_bad`: none, but for what is in `odd_objects`."""
         return set()
 
@@ -78,9 +78,11 @@ class MsgpackPayloads:
             return sum(map(len, decoded)) == _count_keys(payloads)
         return b"".join(map(self._encode, decoded)) == b"".join(payloads)
 
-    def has_no_more_keys(self, payloads: Sequence[bytes], total: int, _by_name: Iterable[tuple[str, int]]) -> bool:
-        """Whether the maps, without those inside them, have no more keys than this in all."""
-        return _count_keys(payloads) <= total
+    def has_no_more_keys(
+        self, payloads: Sequence[bytes], _fields: Iterable[pa.Field[Any]], values: Sequence[int], others: int
+    ) -> bool:
+        """Whether flat maps, from which fields have so many values, and members without one so many, have no key twice."""
+        return _count_keys(payloads) <= sum(values) + others
 
 
 def why_refused(values: Iterable[object], depth: int) -> str | None:

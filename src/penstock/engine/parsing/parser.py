@@ -22,7 +22,7 @@ from penstock.engine.parsing.arrow_json import can_read, read_piece
 from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
 from penstock.engine.parsing.json_payloads import JsonPayloads
 from penstock.engine.parsing.parse_errors import ParseError, parse_error
-from penstock.engine.parsing.payload_format import ParseFormat
+from penstock.engine.parsing.payload_format import ParseFormat, without
 from penstock.engine.parsing.payload_formats import format_of
 from penstock.engine.parsing.row_structs import ROWS_PER_GROUP, RowReader, SchemaGrew
 from penstock.engine.parsing.row_values import Fields, inner_fields, read_objects
@@ -215,7 +215,7 @@ def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:
 
 
 def _others(bad: dict[int, str], total: int) -> Sequence[int]:
-    return [row for row in range(total) if row not in bad] if bad else range(total)
+    return without(range(total), bad) if bad else range(total)
 
 
 def _without(values: pa.Array[Any], rows: dict[int, str]) -> pa.Array[Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 Decode = Callable[[bytes], Any]
+_T = TypeVar("_T")
 
 REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What a decoder raises for a payload."""
@@ -68,3 +69,18 @@ def decode_each(
         except REFUSALS:
             rows.append(refused(len(rows)))
     return rows
+
+
+def without(items: Sequence[_T], rows: Iterable[int]) -> list[_T]:
+    """All items but those of some rows. Many times quicker than asking for each item, where the rows are few.
+
+    >>> without(range(5), {3, 1})
+    [0, 2, 4]
+    """
+    kept: list[_T] = []
+    start = 0
+    for row in sorted(rows):
+        kept += items[start:row]
+        start = row + 1
+    kept += items[start:]
+    return kept

@@ -15,12 +15,13 @@ from typing import Annotated, Any, cast
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import astuple
 
 from penstock.engine.parsing.column_arrays import column, members
 from penstock.engine.parsing.column_kinds import ColumnKinds
 from penstock.engine.parsing.msgpack_payloads import NESTING, why_refused
 from penstock.engine.parsing.parse_errors import BadPayload
-from penstock.engine.parsing.payload_format import Decode, ParseFormat, decode_each
+from penstock.engine.parsing.payload_format import Decode, ParseFormat, decode_each, without
 from penstock.engine.parsing.payload_formats import PayloadFormat, format_of
 from penstock.engine.parsing.row_values import (
     Fields,
@@ -59,6 +60,7 @@ class RowReader:
         self._kinds = kinds
         self._forbids = kinds is not None or not self._form.checks_what_it_skips
         self._others: tuple[str, ...] = ()
+        self._other_values: list[list[Any]] = []
         self._structs = 0
         self._is_flat = not any(inner_fields(field.type) for field in fields)
         self._is_decoded = _may_be_decoded(self._form, fields)
@@ -75,24 +77,21 @@ class RowReader:
             return self._judge(payloads[row], row, bad)
 
         rows = decode_each(lambda: self._decode, payloads, judge)
-        unsure = {*self._form.unchecked(values, payloads), *self._odd_others(rows)} - judged
-        checked_keys = False
+        unsure = self._form.unchecked(values, payloads, judged) | self._odd_others(rows, judged)
+        is_proved = False
         while True:
-            for row in sorted(unsure):
-                rows[row] = self._judge(payloads[row], row, bad)
-            judged |= unsure
-            kept = [row for row in range(len(rows)) if row not in bad] if bad else range(len(rows))
-            kept_rows = [rows[row] for row in kept] if bad else rows
-            columns, misfits = _columns(kept_rows, self._fields)
+            for row in sorted(unsure - judged):
+                rows[row] = judge(row)
+            columns, misfits = _columns(without(rows, bad) if bad else rows, self._fields)
+            kept = without(range(len(rows)), bad) if misfits else ()
             unsure = {kept[at] for at in misfits}
-            if not unsure and not checked_keys:
-                checked_keys = True
-                unsure = self._may_repeat(payloads, rows, judged, columns)
-            if not unsure:
-                return columns, bad
             # Columns take every row that was judged: this is for a future Arrow that does not.
             bad.update((row, "a value does not fit into its column") for row in unsure & judged)
-            unsure -= judged
+            if not unsure and not is_proved:
+                is_proved = True
+                unsure = self._may_repeat(payloads, rows, judged, bad, columns)
+            if not unsure:
+                return columns, bad
 
     def _judge(self, payload: bytes, at: int, bad: dict[int, str]) -> object:
         """The struct of one payload, read value by value; None if it is bad."""
@@ -129,39 +128,41 @@ class RowReader:
             self._others += tuple(dict.fromkeys(new))
             self._decode = _decoder(self._name, self._fields, self._others, self._forbids)
 
-    def _odd_others(self, rows: list[Any]) -> Iterable[int]:
+    def _odd_others(self, rows: Sequence[Any], judged: set[int]) -> set[int]:
         """Rows that have, in a member without a column, something that no payload may have."""
-        for at in range(len(self._fields), len(self._fields) + len(self._others)):
-            values = members(rows, at)
-            if not NESTING.isdisjoint(map(type, values)):
-                yield from (row for row, value in enumerate(values) if why_refused([value], 2) is not None)
+        places = range(len(self._fields), len(self._fields) + len(self._others))
+        self._other_values = [members(without(rows, judged) if judged else rows, at) for at in places]
+        if all(NESTING.isdisjoint(map(type, values)) for values in self._other_values):
+            return set()
+        everything = (members(rows, at) for at in places)
+        return {row for values in everything for row, value in enumerate(values) if why_refused([value], 2)}
 
     def _may_repeat(
-        self, payloads: Sequence[bytes], rows: Sequence[Any], judged: set[int], columns: Sequence[pa.Array[Any]]
+        self,
+        payloads: list[bytes],
+        rows: list[Any],
+        judged: set[int],
+        bad: dict[int, str],
+        columns: list[pa.Array[Any]],
     ) -> set[int]:
         """Rows, of those that were not judged, that may have a key twice."""
-        rest = [row for row in range(len(rows)) if row not in judged] if judged else range(len(rows))
-        if judged:
-            payloads, rows = [payloads[row] for row in rest], [rows[row] for row in rest]
-        is_all = bool(columns) and len(columns[0]) == len(rows)
-        if self._has_all_members(payloads, rows, columns) if self._is_flat and is_all else self._keeps(payloads, rows):
+        sure_payloads, sure = (without(payloads, judged), without(rows, judged)) if judged else (payloads, rows)
+        if not sure:
+            return set()
+        if self._is_flat and columns:
+            values = [len(column) - column.null_count for column in columns]
+            for row in judged - bad.keys():
+                values = [count - (cell is not None) for count, cell in zip(values, astuple(rows[row]), strict=True)]
+            others = sum(len(each) - each.count(None) for each in self._other_values)
+            if self._form.has_no_more_keys(sure_payloads, self._fields, values, others):
+                return set()
+        elif self._form.keeps_all_keys(sure_payloads, sure):
             return set()
         unsure: set[int] = set()
-        objects = decode_each(lambda: self._form.decoders.object, payloads, unsure.add)
-        return {rest[at] for at in unsure.union(rows_without_proof(payloads, objects, self._form, unsure))}
-
-    def _keeps(self, payloads: Sequence[bytes], rows: Sequence[Any]) -> bool:
-        return not rows or self._form.keeps_all_keys(payloads, rows)
-
-    def _has_all_members(
-        self, payloads: Sequence[bytes], rows: Sequence[Any], columns: Sequence[pa.Array[Any]]
-    ) -> bool:
-        """Whether the columns have a value for each member of the payloads, or for each that has a column."""
-        values = [len(rows) - column.null_count for column in columns]
-        others = range(len(self._fields), len(self._fields) + len(self._others))
-        total = sum(values) + sum(len(rows) - members(rows, at).count(None) for at in others)
-        names = (field.name for field in self._fields)
-        return self._form.has_no_more_keys(payloads, total, zip(names, values, strict=True))
+        objects = decode_each(lambda: self._form.decoders.object, sure_payloads, unsure.add)
+        unsure.update(rows_without_proof(sure_payloads, objects, self._form, unsure))
+        places = without(range(len(rows)), judged)
+        return {places[at] for at in unsure}
 
 
 def _refuse(_: bytes) -> object:

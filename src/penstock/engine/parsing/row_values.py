@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.engine.parsing.parse_errors import BadPayload, shown
-from penstock.engine.parsing.payload_format import Members, decode_each
+from penstock.engine.parsing.payload_format import Members, decode_each, without
 from penstock.engine.parsing.payload_formats import PayloadFormat
 
 Fields: TypeAlias = "tuple[pa.Field[Any], ...]"
@@ -106,8 +106,9 @@ def read_object(payload: bytes, form: PayloadFormat) -> dict[str, Any]:
 def read_objects(values: pa.Array[Any], form: PayloadFormat) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """The objects in payloads, and what is wrong with those that have none."""
     payloads = cast("list[bytes]", values.to_pylist())
-    unsure = form.unchecked(values, payloads)
+    unsure: set[int] = set()
     objects = decode_each(lambda: form.decoders.object, payloads, unsure.add)
+    unsure |= form.unchecked(values, payloads, unsure)
     unsure.update(form.odd_objects(objects))
     bad: dict[int, str] = {}
     for row in sorted(unsure.union(rows_without_proof(payloads, objects, form, unsure))):
@@ -115,15 +116,14 @@ def read_objects(values: pa.Array[Any], form: PayloadFormat) -> tuple[list[dict[
             objects[row] = read_object(payloads[row], form)
         except BadPayload as why:
             bad[row] = str(why)
-    return [value for row, value in enumerate(objects) if row not in bad] if bad else objects, bad
+    return without(objects, bad) if bad else objects, bad
 
 
 def rows_without_proof(
     payloads: Sequence[bytes], decoded: Sequence[Any], form: PayloadFormat, excluded: set[int]
 ) -> Iterator[int]:
     """Rows of which it is not proved that decoding them lost no member."""
-    rows = [row for row in range(len(payloads)) if row not in excluded] if excluded else range(len(payloads))
-    parts = [rows]
+    parts: list[Sequence[int]] = [without(range(len(payloads)), excluded) if excluded else range(len(payloads))]
     while parts:
         part = parts.pop()
         if not part or form.keeps_all_keys([payloads[row] for row in part], [decoded[row] for row in part]):
