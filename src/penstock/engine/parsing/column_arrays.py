@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any, cast
 
+import msgspec
 import pyarrow as pa
 
 from penstock.engine.parsing.row_values import attribute, inner_fields
@@ -20,6 +21,7 @@ from penstock.engine.parsing.row_values import attribute, inner_fields
 _UTC = pa.timestamp("us", tz="UTC")
 _TIMESTAMPS = frozenset({datetime, type(None)})
 _TEXT = frozenset({str, type(None)})
+_RAW = frozenset({msgspec.Raw, type(None)})
 _YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)  # 1 to 9999, in microseconds
 _DAYS = (-719_162, 2_932_896)
 _MAX_DIGITS = 38  # of a decimal
@@ -52,7 +54,7 @@ def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterabl
         if not _TEXT.issuperset(map(type, values)):
             text = [value if value is None or isinstance(value, str) else _iso(value, kind) for value in values]
     elif pa.types.is_decimal(kind):
-        text = [None if value is None else _digits(value) for value in values]
+        return _cast(_decimal_text(values), kind)
     else:
         return cast("pa.Array[Any]", pa.array(values, type=kind)), ()
     return _cast(pa.array(text, pa.string()), kind)
@@ -125,6 +127,19 @@ def _iso(value: Any, kind: pa.DataType) -> str:
     if not isinstance(value, datetime) or cast("Any", kind).tz is None:
         return ""
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def _decimal_text(values: list[Any]) -> Any:
+    """Numbers as they are written; of those that JSON has as text, what is in it."""
+    import pyarrow.compute as pc
+
+    if _RAW.issuperset(map(type, values)):
+        raw = [None if value is None else bytes(value) for value in values]
+        text: Any = pa.array(raw, pa.binary()).cast(pa.string())
+        if (pc.max(pc.binary_length(text)).as_py() or 0) <= _MAX_DIGITS:
+            is_null: Any = pc.equal(text, pa.scalar("null"))
+            return pc.if_else(is_null, pa.scalar(None, pa.string()), pc.utf8_trim(text, characters='"'))
+    return pa.array([None if value is None else _digits(value) for value in values], pa.string())
 
 
 def _digits(value: Any) -> str | None:

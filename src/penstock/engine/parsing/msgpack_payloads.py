@@ -81,7 +81,7 @@ class MsgpackPayloads:
     def has_no_more_keys(
         self, payloads: Sequence[bytes], _fields: Iterable[pa.Field[Any]], values: Sequence[int], others: int
     ) -> bool:
-        """Whether flat maps, from which fields have so many values, and members without one so many, have no key twice."""
+        """Whether flat maps, from which fields have so many values, and other members so many, have no key twice."""
         return _count_keys(payloads) <= sum(values) + others
 
 

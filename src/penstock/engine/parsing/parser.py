@@ -29,11 +29,11 @@ from penstock.engine.parsing.row_values import Fields, inner_fields, read_object
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of
 
-_ROWS_PER_PIECE = 32 * ROWS_PER_GROUP  # that Arrow reads at once, or not
+_MAX_ROWS_PER_PIECE = 32 * ROWS_PER_GROUP  # that Arrow reads at once, or not
 _MAX_BYTES_PER_PIECE = 16 << 20  # about
 _MAX_REFUSED_PIECES = 2  # in a row; then Arrow is not asked for the rest of the block
-_ROWS_TO_LEARN_FROM = 256  # before a schema is tried on the whole block
-_MAX_TRIES = 4  # then every row is learned from before the block is read
+_ROWS_TO_LEARN_FROM = 256  # before a block is read
+_MAX_GROWTHS = 4  # of a schema; then all the rest of the block is learned from before it is read
 _malformed_rows = JsonPayloads().malformed_rows
 _PARSED_INTO: frozenset[pa.DataType] = frozenset(
     {
@@ -94,19 +94,13 @@ def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) ->
 
 
 def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:
-    """Parse a column of payloads into the columns that `infer_schema` finds, in one pass where the first rows have all.
+    """Parse a column of payloads into the columns that `infer_schema` finds, in one pass.
 
     What `parse_as` makes of them, but that every member must have a column: a payload with a field more than a block
     may have is an error, and so is one of which nothing could be learned.
     """
     kinds = ColumnKinds(max_fields(len(values), bytes_of(values)))
     _learn(kinds, values.slice(0, _ROWS_TO_LEARN_FROM), form)
-    for _ in range(_MAX_TRIES):
-        try:
-            return _parse(values, kinds.schema, form, kinds)
-        except SchemaGrew:
-            pass
-    _learn(kinds, values, form)
     return _parse(values, kinds.schema, form, kinds)
 
 
@@ -154,60 +148,114 @@ def batch_without_columns(rows: int) -> pa.RecordBatch:
 
 
 def _parse(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat, kinds: ColumnKinds | None) -> ParsedColumns:
-    """With the kinds that the schema was inferred from it raises `SchemaGrew` where they learn something new."""
-    fields = tuple(schema)
+    """With the kinds that the schema was inferred from, the columns are those of the schema that they grow to."""
     if values.null_count:
         values = values.fill_null(b"")
-    groups, bad = _BlockReader(form, fields, kinds).read(values)
+    block = _BlockReader(values, form, tuple(schema), kinds)
+    pieces = block.read()
+    bad = {row: why for piece in pieces for row, why in piece.bad.items()}
     good = _others(bad, len(values))
-    if not fields:
+    if not block.fields:
         return ParsedColumns(batch_without_columns(len(good)), good, _errors(bad))
     columns = [
-        pa.concat_arrays([group[at] for group in groups]) if groups else cast("Any", pa.array([], field.type))
-        for at, field in enumerate(fields)
+        pa.concat_arrays([piece.columns[at] for piece in pieces]) if pieces else cast("Any", pa.array([], field.type))
+        for at, field in enumerate(block.fields)
     ]
+    schema = schema if kinds is None else pa.schema(block.fields)
     return ParsedColumns(pa.RecordBatch.from_arrays(columns, schema=schema), good, _errors(bad))
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """The columns of a part of a block, and what is wrong with its other rows, counted in the block."""
+
+    start: int
+    rows: int
+    columns: list[pa.Array[Any]]
+    bad: dict[int, str]
+
+
 class _BlockReader:
-    """Reads a block piece by piece, each in the quickest way that takes it."""
+    """Reads a block piece by piece, each in the quickest way that takes it.
 
-    def __init__(self, form: ParseFormat, fields: Fields, kinds: ColumnKinds | None) -> None:
-        self._fields = fields
-        self._ignores_others = kinds is None
-        self._rows = RowReader(form, fields, kinds)
-        self._refused = 0 if form is ParseFormat.JSON and can_read(fields) else _MAX_REFUSED_PIECES
+    Where rows have something new, the kinds have learned it, and reading goes on from there with more fields. Earlier
+    pieces get these fields at the end: their rows have no values in them.
+    """
+
+    def __init__(self, values: pa.Array[Any], form: ParseFormat, fields: Fields, kinds: ColumnKinds | None) -> None:
+        self._values, self._form, self._kinds = values, form, kinds
+        self._pieces: list[_Piece] = []
+        self._growths = 0
         self._checks_first = False
-        self._groups: list[list[pa.Array[Any]]] = []
-        self._bad: dict[int, str] = {}
+        self._use(fields)
 
-    def read(self, values: pa.Array[Any]) -> tuple[list[list[pa.Array[Any]]], dict[int, str]]:
-        rows = max(1, min(_ROWS_PER_PIECE, _MAX_BYTES_PER_PIECE * len(values) // max(1, bytes_of(values))))
-        for start in range(0, len(values), rows):
-            piece = values.slice(start, rows)
-            if self._refused < _MAX_REFUSED_PIECES and self._read_by_arrow(piece, start):
+    def _use(self, fields: Fields) -> None:
+        self.fields = fields
+        self._structs = RowReader(self._form, fields, self._kinds)
+        self._refused = 0 if self._form is ParseFormat.JSON and can_read(fields) else _MAX_REFUSED_PIECES
+
+    def read(self) -> list[_Piece]:
+        """All pieces, in order, with the columns of `fields`."""
+        total = len(self._values)
+        most = max(1, min(_MAX_ROWS_PER_PIECE, _MAX_BYTES_PER_PIECE * total // max(1, bytes_of(self._values))))
+        start, rows = 0, min(ROWS_PER_GROUP, most)
+        while start < total:
+            # Pieces begin small, and grow while Arrow takes them: one that it refuses is read twice.
+            if self._refused < _MAX_REFUSED_PIECES and self._read_by_arrow(start, rows):
                 self._refused = 0
+                start, rows = start + rows, min(2 * rows, most)
                 continue
             self._refused += 1
-            for at in range(0, len(piece), ROWS_PER_GROUP):
-                self._add(start + at, *self._rows.read(piece.slice(at, ROWS_PER_GROUP)))
-        return self._groups, self._bad
+            end, rows = min(start + rows, total), min(ROWS_PER_GROUP, most)
+            for at in range(start, end, rows):
+                self._pieces.append(self._read_rows(at, min(rows, end - at)))
+            start = end
+        return [self._widened(piece) for piece in self._pieces]
 
-    def _read_by_arrow(self, piece: pa.Array[Any], start: int) -> bool:
+    def _read_by_arrow(self, start: int, rows: int) -> bool:
         """Read a piece with Arrow: all of it, or all but the payloads that are no objects."""
-        columns = None if self._checks_first else read_piece(piece, self._fields, ignore_others=self._ignores_others)
-        bad = {} if columns is not None else _malformed_rows(piece)
+        values, ignore = self._values.slice(start, rows), self._kinds is None
+        columns = None if self._checks_first else read_piece(values, self.fields, ignore_others=ignore)
+        bad = {} if columns is not None else _malformed_rows(values)
         if columns is None and (bad or self._checks_first):
-            columns = read_piece(_without(piece, bad), self._fields, ignore_others=self._ignores_others)
+            columns = read_piece(_without(values, bad), self.fields, ignore_others=ignore)
         self._checks_first = bool(bad)
-        if columns is None:
-            return False
-        self._add(start, columns, bad)
-        return True
+        if columns is not None:
+            self._pieces.append(_piece(start, len(values), columns, bad))
+        return columns is not None
 
-    def _add(self, start: int, columns: list[pa.Array[Any]], bad: dict[int, str]) -> None:
-        self._groups.append(columns)
-        self._bad.update((start + row, why) for row, why in bad.items())
+    def _read_rows(self, start: int, rows: int) -> _Piece:
+        while True:
+            try:
+                return _piece(start, rows, *self._structs.read(self._values.slice(start, rows)))
+            except SchemaGrew:
+                self._grow(start, rows)
+
+    def _grow(self, start: int, rows: int) -> None:
+        kinds = cast("ColumnKinds", self._kinds)
+        self._growths += 1
+        _learn(kinds, self._values.slice(start, rows if self._growths < _MAX_GROWTHS else None), self._form)
+        self._use(tuple(kinds.schema))
+
+    def _widened(self, piece: _Piece) -> _Piece:
+        """A piece with the columns of all fields by now."""
+        before = [column.type for column in piece.columns]
+        if before == [field.type for field in self.fields]:
+            return piece
+        if any(pa.types.is_nested(old) and old != now.type for old, now in zip(before, self.fields, strict=False)):
+            return self._read_rows(piece.start, piece.rows)  # something new inside a column
+        count = piece.rows - len(piece.bad)
+        columns = [
+            pa.nulls(count, field.type)
+            if at >= len(before) or pa.types.is_null(before[at])
+            else piece.columns[at].cast(field.type, safe=False)  # of integers, each to the nearest float
+            for at, field in enumerate(self.fields)
+        ]
+        return _Piece(piece.start, piece.rows, cast("Any", columns), piece.bad)
+
+
+def _piece(start: int, rows: int, columns: list[pa.Array[Any]], bad: dict[int, str]) -> _Piece:
+    return _Piece(start, rows, columns, {start + row: why for row, why in bad.items()})
 
 
 def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:

@@ -89,7 +89,7 @@ class RowReader:
             bad.update((row, "a value does not fit into its column") for row in unsure & judged)
             if not unsure and not is_proved:
                 is_proved = True
-                unsure = self._may_repeat(payloads, rows, judged, bad, columns)
+                unsure = self._may_repeat(payloads, rows, judged, judged - bad.keys(), columns)
             if not unsure:
                 return columns, bad
 
@@ -138,31 +138,25 @@ class RowReader:
         return {row for values in everything for row, value in enumerate(values) if why_refused([value], 2)}
 
     def _may_repeat(
-        self,
-        payloads: list[bytes],
-        rows: list[Any],
-        judged: set[int],
-        bad: dict[int, str],
-        columns: list[pa.Array[Any]],
+        self, payloads: list[bytes], rows: list[Any], judged: set[int], judged_well: set[int], columns: list[Any]
     ) -> set[int]:
-        """Rows, of those that were not judged, that may have a key twice."""
-        sure_payloads, sure = (without(payloads, judged), without(rows, judged)) if judged else (payloads, rows)
-        if not sure:
+        """Rows, of those that were not judged, that may have a key twice. The columns have all but the bad rows."""
+        rest, structs = (without(payloads, judged), without(rows, judged)) if judged else (payloads, rows)
+        if not rest:
             return set()
         if self._is_flat and columns:
             values = [len(column) - column.null_count for column in columns]
-            for row in judged - bad.keys():
+            for row in judged_well:
                 values = [count - (cell is not None) for count, cell in zip(values, astuple(rows[row]), strict=True)]
             others = sum(len(each) - each.count(None) for each in self._other_values)
-            if self._form.has_no_more_keys(sure_payloads, self._fields, values, others):
-                return set()
-        elif self._form.keeps_all_keys(sure_payloads, sure):
+            is_proved = self._form.has_no_more_keys(rest, self._fields, values, others)
+        else:
+            is_proved = self._form.keeps_all_keys(rest, structs)
+        if is_proved:
             return set()
-        unsure: set[int] = set()
-        objects = decode_each(lambda: self._form.decoders.object, sure_payloads, unsure.add)
-        unsure.update(rows_without_proof(sure_payloads, objects, self._form, unsure))
-        places = without(range(len(rows)), judged)
-        return {places[at] for at in unsure}
+        unsure = set(judged)
+        objects = decode_each(lambda: self._form.decoders.object, payloads, unsure.add)
+        return unsure.union(rows_without_proof(payloads, objects, self._form, unsure)) - judged
 
 
 def _refuse(_: bytes) -> object:

@@ -122,17 +122,20 @@ def read_objects(values: pa.Array[Any], form: PayloadFormat) -> tuple[list[dict[
 def rows_without_proof(
     payloads: Sequence[bytes], decoded: Sequence[Any], form: PayloadFormat, excluded: set[int]
 ) -> Iterator[int]:
-    """Rows of which it is not proved that decoding them lost no member."""
-    parts: list[Sequence[int]] = [without(range(len(payloads)), excluded) if excluded else range(len(payloads))]
+    """Rows, but for those excluded, of which it is not proved that decoding them lost no member."""
+    rows: Sequence[int] = range(len(payloads))
+    if excluded:
+        rows, payloads, decoded = without(rows, excluded), without(payloads, excluded), without(decoded, excluded)
+    parts = [(0, len(rows))] if rows else []
     while parts:
-        part = parts.pop()
-        if not part or form.keeps_all_keys([payloads[row] for row in part], [decoded[row] for row in part]):
+        start, end = parts.pop()
+        if form.keeps_all_keys(payloads[start:end], decoded[start:end]):
             continue
-        if len(part) == 1:
-            yield part[0]
+        if end - start == 1:
+            yield rows[start]
             continue
-        step = -(-len(part) // _PARTS_TO_PROVE)
-        parts += [part[at : at + step] for at in range(0, len(part), step)]
+        step = -(-(end - start) // _PARTS_TO_PROVE)
+        parts += [(at, min(at + step, end)) for at in range(start, end, step)]
 
 
 def repeated_key(form: PayloadFormat, raw: Any) -> str | None:
