@@ -129,7 +129,7 @@ def test_of_two_commits_of_a_block_at_once_one_stays(store: ObjectStore) -> None
     hooked, gate = HookedStore(store), Gate()
     hooked.before("write manifest", gate, times=1)  # it has read, and found nothing
     late = Background(lambda: appender(hooked).append(first, NAME))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
 
     assert appender(store).append(second, NAME)
     gate.open()
@@ -143,7 +143,7 @@ def test_two_blocks_without_a_name_at_once_are_both_appended(memory: ObjectStore
     hooked, gate = HookedStore(memory), Gate()
     hooked.before("write manifest", gate, times=1)
     late = Background(lambda: appender(hooked).append(first))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     appender(memory).append(second)
     gate.open()
 

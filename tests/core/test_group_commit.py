@@ -35,7 +35,7 @@ class Writes:
     def begin(self) -> Background[None]:
         """Begin the first write."""
         leader = self.call("first")
-        self.first.wait_for_somebody()
+        self.first.wait_for_arrival()
         return leader
 
     def call(self, name: str, size_bytes: int = 1) -> Background[None]:
@@ -83,7 +83,7 @@ def test_what_a_leader_does_after_a_write_holds_up_the_next_write_and_none_of_th
     writes.after = lambda: after() if len(writes.groups) == 2 else None
     writes.first.open()
     leader.result()
-    after.wait_for_somebody()
+    after.wait_for_arrival()
     calls[1].result()
     last = writes.call("last")
     wait_for_waiting_threads()

@@ -214,7 +214,7 @@ def test_a_future_is_waited_for_before_the_commit(commit: CommitMode, as_what: C
                 receiver, through, lambda batch: as_what(pool.submit(deliver, batch)), commit=commit, until_idle=True
             )
         )
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         assert not running.has_ended_within(A_WHILE)
         assert receiver.commits == []
         gate.open()
@@ -274,7 +274,7 @@ def test_the_writes_in_the_result_of_a_future_are_waited_for(as_what: Callable[[
                 receiver, through, lambda _: pool.submit(lambda: as_what(pool.submit(gate))), until_idle=True
             )
         )
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         assert not running.has_ended_within(A_WHILE)
         assert receiver.commits == []
         gate.open()
@@ -358,7 +358,7 @@ def test_of_several_failures_the_first_in_order_is_raised_and_all_are_waited_for
     with ThreadPoolExecutor(1) as pool:
         futures = [finished(), failed_with(first), failed_with(second), pool.submit(slow)]
         running = Background(lambda: BatchEngine(QUICK).run(source, through, lambda _: futures, until_idle=True))
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         assert not running.has_ended_within(A_WHILE)
         gate.open()
         with pytest.raises(SinkFailed) as caught:
@@ -403,7 +403,7 @@ def test_a_shutdown_during_the_wait_ends_the_run_after_the_block() -> None:
     with ThreadPoolExecutor(1) as pool:
         engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0))
         running = Background(lambda: engine.run(receiver, through, lambda _: pool.submit(deliver), shutdown=shutdown))
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         assert not running.has_ended_within(A_WHILE)
         gate.open()
         running.result()

@@ -192,7 +192,7 @@ def test_an_engine_runs_again_after_a_failure() -> None:
 def test_a_second_run_at_the_same_time_is_refused() -> None:
     engine, gate = BatchEngine(QUICK), Gate()
     running = Background(lambda: engine.run(holding(1), through, lambda batch: gate(), until_idle=True))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     with pytest.raises(InvalidInput, match="is running already"):
         engine.run(holding(1), through, Sink(), until_idle=True)
     gate.open()

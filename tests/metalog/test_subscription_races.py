@@ -212,7 +212,7 @@ def test_what_was_fetched_for_an_earlier_assignment_is_discarded(again: int) -> 
     feed = HeldFeed(log)
     with feed.subscribe(PartitionStart(0, 5), PartitionStart(1)) as records:
         taking = Background(lambda: take(records, 2))
-        feed.gate.wait_for_somebody()
+        feed.gate.wait_for_arrival()
         records.remove(0)
         records.add(PartitionStart(0, again))
         fill(log, 0, range(10, 13))
@@ -228,7 +228,7 @@ def test_what_was_fetched_for_what_is_removed_then_is_not_delivered() -> None:
     feed = HeldFeed(log)
     with feed.subscribe(PartitionStart(0), PartitionStart(1)) as records:
         taking = Background(lambda: take(records, 1))
-        feed.gate.wait_for_somebody()
+        feed.gate.wait_for_arrival()
         records.remove(0)
         feed.gate.open()
         assert not taking.has_ended_within(A_WHILE)
@@ -327,7 +327,7 @@ def test_a_fetch_that_fails_fails_one_poll_and_the_others_go_on() -> None:
     feed.before_fetch = fail_later
     with feed.subscribe(PartitionStart(0)) as records:
         failing = Background(lambda: records.poll(None))
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         waiting = Background(lambda: records.poll(None))
         assert not waiting.has_ended_within(A_WHILE / 4)
         gate.open()

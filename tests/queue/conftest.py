@@ -1,4 +1,4 @@
-"""A queue in both modes: every test that asks for `place` or `queue` runs on a lazy and on an eager one."""
+"""A queue in both modes: every test that asks for `lazy`, `place` or `queue` runs on a lazy and on an eager one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 
 from penstock import DurableEventQueue
-from penstock.queue.database import Changes, Database
 from tests.queue.writes import Writes
 from tests.support.queue_folder import Place
 
 
-@pytest.fixture(params=["lazy", "eager"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Where no queue is yet."""
-    place = Place(tmp_path / "queue", lazy=request.param == "lazy")
+@pytest.fixture(params=[True, False], ids=["lazy", "eager"])
+def lazy(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def place(lazy: bool, tmp_path: Path) -> Iterator[Place]:
+    """A directory without a queue."""
+    place = Place(tmp_path / "queue", lazy=lazy)
     yield place
     place.close()
 
@@ -29,12 +33,7 @@ def queue(place: Place) -> DurableEventQueue[bytes]:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Writes]:
-    """What every queue of this test writes, from now on."""
-    writes = Writes(Database.write)
-
-    def write(database: Database, changes: Changes) -> None:
-        writes(database, changes)
-
-    monkeypatch.setattr(Database, "write", write)
+    """The writes of every queue of this test."""
+    writes = Writes(monkeypatch)
     yield writes
-    writes.let_go()
+    writes.release_all()

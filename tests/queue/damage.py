@@ -96,16 +96,16 @@ def copy(source: Path, target: Path) -> Path:
 
 def killed(path: Path, use: Callable[[Killed, DurableEventQueue[bytes]], None], *, is_closed: bool = False) -> Killed:
     """Use a queue, and keep its files as they are when its process is killed, or after it was closed."""
-    left = Killed(path)
+    killed_queue = Killed(path)
     source = path.with_name(f"{path.name}.open")
     with DurableEventQueue(source) as queue:
-        use(left, queue)
+        use(killed_queue, queue)
         if not is_closed:
             copy(source, path)  # a kill leaves what the page cache has, and so does this
     if is_closed:
         copy(source, path)
     shutil.rmtree(source)
-    return left
+    return killed_queue
 
 
 def contents(path: Path) -> dict[str, bytes]:

@@ -16,33 +16,34 @@ from tests.support.queue_folder import LAST, Place, begin_at
 from tests.support.waiting import Background, Gate, wait_for_waiting_threads
 
 
-async def has_come(gate: Gate) -> None:
+async def arrival(held: Gate) -> None:
     """Wait, without blocking the loop, until a write is held up."""
-    await asyncio.to_thread(gate.wait_for_somebody)
+    await asyncio.to_thread(held.wait_for_arrival)
 
 
-async def pass_the_loop() -> None:
-    """Let every task go on until it waits for something that is not of the loop."""
+async def begin_pushes(queue: DurableEventQueue[bytes], *events: bytes) -> list[asyncio.Task[DurableEvent[bytes]]]:
+    """Begin pushes, and return when each waits for its write."""
+    pushing = [asyncio.create_task(queue.push_async(event)) for event in events]
     for _ in range(3):
         await asyncio.sleep(0)
+    return pushing
+
+
+async def cancel(pushing: asyncio.Task[DurableEvent[bytes]]) -> None:
+    pushing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pushing
 
 
 # What push does
 
 
-def test_an_awaited_push_returns_the_event_with_its_id(queue: DurableEventQueue[bytes]) -> None:
-    assert asyncio.run(queue.push_async(b"x")) == DurableEvent(0, b"x") == queue.pop()
-
-
-def test_an_awaited_push_is_on_disk(place: Place) -> None:
+def test_an_awaited_push_returns_the_event_with_its_id_and_has_been_synced(place: Place, writes: Writes) -> None:
     with place.open() as queue:
-        asyncio.run(queue.push_async(b"x"))
+        before = writes.count
+        assert asyncio.run(queue.push_async(b"x")) == DurableEvent(0, b"x") == queue.pop()
+        assert writes.count - before == 1
     assert place.ids() == [0]
-
-
-def test_an_awaited_push_has_been_synced(queue: DurableEventQueue[bytes], writes: Writes) -> None:
-    asyncio.run(queue.push_async(b"x"))
-    assert writes.sizes == [1]
 
 
 def test_an_awaited_push_wakes_a_poll(queue: DurableEventQueue[bytes]) -> None:
@@ -52,18 +53,11 @@ def test_an_awaited_push_wakes_a_poll(queue: DurableEventQueue[bytes]) -> None:
     assert polling.result() == DurableEvent(0, b"x")
 
 
-def test_pushes_that_are_awaited_one_by_one_have_ids_in_order(queue: DurableEventQueue[bytes]) -> None:
+def test_pushes_of_both_kinds_get_ids_in_one_order(queue: DurableEventQueue[bytes]) -> None:
     async def push() -> list[int]:
-        return [(await queue.push_async(b"x")).id for _ in range(5)]
+        return [queue.push(b"a").id, *[(await queue.push_async(b"b")).id for _ in range(3)], queue.push(b"c").id]
 
     assert asyncio.run(push()) == [0, 1, 2, 3, 4]
-
-
-def test_pushes_of_both_kinds_share_the_ids(queue: DurableEventQueue[bytes]) -> None:
-    async def push() -> list[int]:
-        return [queue.push(b"a").id, (await queue.push_async(b"b")).id, queue.push(b"c").id]
-
-    assert asyncio.run(push()) == [0, 1, 2]
 
 
 # Many at once
@@ -79,63 +73,50 @@ def test_a_hundred_pushes_at_once_have_ids_in_the_order_they_were_made(queue: Du
 def test_pushes_that_come_while_one_is_written_share_the_next_sync(
     queue: DurableEventQueue[bytes], writes: Writes
 ) -> None:
-    gate = writes.gate = Gate()
+    before = writes.count
+    held = writes.hold()
 
     async def push() -> None:
-        first = asyncio.create_task(queue.push_async(b"first"))
-        await has_come(gate)
-        others = [asyncio.create_task(queue.push_async(b"other")) for _ in range(99)]
-        await pass_the_loop()
-        gate.open()
-        await asyncio.gather(first, *others)
+        first = await begin_pushes(queue, b"first")
+        await arrival(held)
+        thread = Background(queue.push, b"thread")
+        await asyncio.to_thread(wait_for_waiting_threads)
+        others = await begin_pushes(queue, *[b"other"] * 98)
+        held.open()
+        await asyncio.gather(*first, *others)
+        thread.result()
 
     asyncio.run(push())
-    assert writes.sizes == [1, 99]
-
-
-def test_a_push_of_a_thread_shares_a_sync_with_those_of_a_loop(queue: DurableEventQueue[bytes], writes: Writes) -> None:
-    gate = writes.gate = Gate()
-    pushing = Background(lambda: queue.push(b"thread"))
-    gate.wait_for_somebody()
-
-    async def push() -> None:
-        others = [asyncio.create_task(queue.push_async(b"loop")) for _ in range(5)]
-        await pass_the_loop()
-        gate.open()
-        await asyncio.gather(*others)
-
-    asyncio.run(push())
-    assert pushing.result().id == 0
-    assert writes.sizes == [1, 5]
+    assert (writes.count - before, len(queue)) == (2, 100)
 
 
 # The loop goes on
 
 
 def test_the_loop_goes_on_while_a_push_is_written(queue: DurableEventQueue[bytes], writes: Writes) -> None:
-    gate = writes.gate = Gate()
+    held = writes.hold()
 
     async def push() -> DurableEvent[bytes]:
-        pushing = asyncio.create_task(queue.push_async(b"x"))
-        await has_come(gate)
+        (pushing,) = await begin_pushes(queue, b"x")
+        await arrival(held)
         assert not pushing.done()
-        gate.open()  # which happens only if the loop came here while the write was held up
+        held.open()  # only a loop that is not blocked by the write comes here
         return await asyncio.wait_for(pushing, PATIENCE)
 
     assert asyncio.run(push()).id == 0
 
 
-def test_a_push_is_not_to_be_seen_before_it_is_reported(queue: DurableEventQueue[bytes], writes: Writes) -> None:
+def test_a_push_cannot_be_seen_before_it_is_reported(queue: DurableEventQueue[bytes], writes: Writes) -> None:
     """RocksDB shows what is written before it is synced."""
-    gate = writes.gate_after = Gate()
+    held = writes.hold(is_after_sync=True)
 
     async def push() -> list[Any]:
-        pushing = asyncio.create_task(queue.push_async(b"x"))
-        await has_come(gate)
+        (pushing,) = await begin_pushes(queue, b"x")
+        await arrival(held)
         seen = [len(queue), queue.pop(), queue.get(0), list(queue.iterate())]
         with pytest.raises(UnknownEvent):
             queue.nack(0)
-        gate.open()
+        held.open()
         await pushing
         return seen
 
@@ -146,60 +127,35 @@ def test_a_push_is_not_to_be_seen_before_it_is_reported(queue: DurableEventQueue
 # To cancel
 
 
-def test_a_push_that_is_cancelled_before_its_write_began_writes_nothing(place: Place, writes: Writes) -> None:
-    gate = writes.gate = Gate()
-
-    async def push(queue: DurableEventQueue[bytes]) -> DurableEvent[bytes]:
-        first = asyncio.create_task(queue.push_async(b"first"))
-        await has_come(gate)
-        cancelled = asyncio.create_task(queue.push_async(b"cancelled"))
-        await pass_the_loop()
-        last = asyncio.create_task(queue.push_async(b"last"))
-        await pass_the_loop()
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        gate.open()
-        await first
-        return await last
+@pytest.mark.parametrize("others", [[], [b"last"]], ids=["no other waits", "another waits behind it"])
+def test_a_push_that_is_cancelled_before_its_write_began_writes_nothing(
+    place: Place, writes: Writes, others: list[bytes]
+) -> None:
+    async def push(queue: DurableEventQueue[bytes]) -> list[DurableEvent[bytes]]:
+        held = writes.hold()
+        (first,) = await begin_pushes(queue, b"first")
+        await arrival(held)
+        cancelled, *last = await begin_pushes(queue, b"cancelled", *others)
+        await cancel(cancelled)
+        held.open()
+        return [await pushing for pushing in (first, *last)] + [await queue.push_async(b"next")]
 
     with place.open() as queue:
-        assert asyncio.run(push(queue)) == DurableEvent(1, b"last")
-        assert len(queue) == 2
-    assert place.ids() == [0, 1]
-
-
-def test_when_all_that_wait_were_cancelled_the_queue_goes_on(queue: DurableEventQueue[bytes], writes: Writes) -> None:
-    gate = writes.gate = Gate()
-
-    async def push() -> DurableEvent[bytes]:
-        first = asyncio.create_task(queue.push_async(b"first"))
-        await has_come(gate)
-        cancelled = asyncio.create_task(queue.push_async(b"cancelled"))
-        await pass_the_loop()
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        gate.open()
-        await first
-        return await queue.push_async(b"next")
-
-    assert asyncio.run(push()).id == 1
-    assert writes.sizes == [1, 1]
+        pushed = asyncio.run(push(queue))
+        assert list(queue.iterate()) == pushed
+    assert place.ids() == list(range(2 + len(others)))
 
 
 def test_a_push_that_is_cancelled_while_it_is_written_is_written(
     queue: DurableEventQueue[bytes], writes: Writes
 ) -> None:
-    gate = writes.gate = Gate()
+    held = writes.hold()
 
     async def push() -> None:
-        cancelled = asyncio.create_task(queue.push_async(b"x"))
-        await has_come(gate)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        gate.open()
+        (cancelled,) = await begin_pushes(queue, b"x")
+        await arrival(held)
+        await cancel(cancelled)
+        held.open()
 
     asyncio.run(push())
     assert queue.push(b"y").id == 1
@@ -224,56 +180,43 @@ def test_an_awaited_push_at_the_last_id_overflows(place: Place) -> None:
     assert place.ids() == [LAST - 1]
 
 
-def test_what_the_disk_refuses_is_raised_in_each_push_that_shared_the_write(
-    queue: DurableEventQueue[bytes], writes: Writes
-) -> None:
-    gate = writes.gate = Gate()
-
-    async def push() -> list[Any]:
-        first = asyncio.create_task(queue.push_async(b"first"))
-        await has_come(gate)
-        others = [asyncio.create_task(queue.push_async(b"other")) for _ in range(3)]
-        await pass_the_loop()
-        writes.error = OutcomeUnknown("the disk has a bad moment")
-        gate.open()
+def test_an_error_of_the_disk_is_raised_in_each_push_that_shared_the_write(place: Place, writes: Writes) -> None:
+    async def push(queue: DurableEventQueue[bytes]) -> list[Any]:
+        held = writes.hold(before=OSError("the disk failed"))
+        (first,) = await begin_pushes(queue, b"first")
+        await arrival(held)
+        writes.fail(error=OSError("the disk failed again"))
+        others = await begin_pushes(queue, *[b"other"] * 3)
+        held.open()
         return await asyncio.gather(first, *others, return_exceptions=True)
 
-    errors = asyncio.run(push())
-    assert [type(error) for error in errors] == [OutcomeUnknown] * 4
-    assert len({id(error) for error in errors}) == 4
-
-
-def test_after_a_failed_push_the_next_one_has_its_id(place: Place, writes: Writes) -> None:
     with place.open() as queue:
-        writes.error = OutcomeUnknown("the disk has a bad moment")
-        with pytest.raises(OutcomeUnknown, match="a bad moment"):
-            asyncio.run(queue.push_async(b"x"))
-        writes.error = None
-        assert asyncio.run(queue.push_async(b"y")) == DurableEvent(0, b"y")
-        assert queue.pop() == DurableEvent(0, b"y")
+        errors = asyncio.run(push(queue))
+        assert [type(error) for error in errors] == [OutcomeUnknown] * 4
+        assert len({id(error) for error in errors}) == 4
+        assert asyncio.run(queue.push_async(b"y")) == DurableEvent(0, b"y") == queue.pop()
     assert place.ids() == [0]
 
 
-def test_an_awaited_push_to_a_closed_queue_says_so(queue: DurableEventQueue[bytes]) -> None:
+def test_an_awaited_push_to_a_closed_queue_raises_closed(queue: DurableEventQueue[bytes]) -> None:
     asyncio.run(queue.push_async(b"x"))
     queue.close()
     with pytest.raises(Closed):
         asyncio.run(queue.push_async(b"y"))
 
 
-def test_a_close_waits_for_what_was_pushed(place: Place, writes: Writes) -> None:
-    gate = writes.gate = Gate()
+def test_close_waits_for_pushes_that_have_begun(place: Place, writes: Writes) -> None:
     queue = place.open()
+    held = writes.hold()
 
     async def push() -> list[int]:
-        pushing = [asyncio.create_task(queue.push_async(b"x"))]
-        await has_come(gate)
-        pushing += [asyncio.create_task(queue.push_async(b"x")) for _ in range(3)]
-        await pass_the_loop()
+        first = await begin_pushes(queue, b"x")
+        await arrival(held)
+        others = await begin_pushes(queue, *[b"x"] * 3)
         closing = Background(queue.close)
         await asyncio.to_thread(wait_for_waiting_threads)
-        gate.open()
-        pushed = [one.id for one in await asyncio.gather(*pushing)]
+        held.open()
+        pushed = [one.id for one in await asyncio.gather(*first, *others)]
         closing.result()
         return pushed
 

@@ -1,10 +1,11 @@
-"""Keys and values that are not what they should be: they are told of, gone past when asked, and hide nothing."""
+"""Keys and values that cannot be read: each raises an error, can be skipped, and hides no event behind it."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,6 @@ BAD_KEYS = {
 }
 """Of a queue with the events 0, 1 and 2."""
 
-BEFORE = {name: sum(key(one) < planted for one in range(3)) for name, planted in BAD_KEYS.items()}
-"""How many events come before each of them."""
-
 TAKES: dict[str, Callable[..., DurableEvent[bytes] | None]] = {
     "pop": lambda queue, **more: queue.pop(**more),
     "poll": lambda queue, **more: queue.poll(0, **more),
@@ -44,52 +42,63 @@ def ids(events: Iterator[DurableEvent[bytes]]) -> list[int]:
 
 
 def take_all(queue: DurableEventQueue[bytes], take: str = "pop") -> list[int]:
-    """The ids of all that is ready, going past what is corrupt."""
+    """The ids of all that is ready, skipping what is corrupt."""
     return ids(iter(lambda: TAKES[take](queue, skip_corrupt=True), None))
 
 
-# Keys
+@dataclass(frozen=True)
+class BadOne:
+    """A key that is no id beside the events 0 to 2, or one of their values that the codec refuses."""
+
+    place: Place
+    before: int  # how many events come before it
+    behind: list[int]  # the ids of the events that come after it
+    shown: str  # how errors name it
+
+    def open(self) -> DurableEventQueue[bytes]:
+        return self.place.open(codec=RefusingCodec())
 
 
-@pytest.fixture(params=BAD_KEYS)
-def bad_key(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def with_bad_key(place: Place, bad_key: str) -> Place:
-    """The events 0, 1 and 2, and a key that is no id."""
-    place.holding(b"a", b"b", b"c")
-    place.plant(BAD_KEYS[bad_key], b"whatever")
-    return place
+@pytest.fixture(params=[*BAD_KEYS, 0, 1, 2], ids=[*BAD_KEYS, "first value", "value between", "last value"])
+def bad_one(request: pytest.FixtureRequest, place: Place) -> BadOne:
+    if isinstance(request.param, int):
+        bad = request.param
+        place.holding(*(b"bad" if number == bad else b"good" for number in range(3)))
+        return BadOne(place, bad, list(range(bad + 1, 3)), f"event {bad} cannot be decoded: RuntimeError: no")
+    planted = BAD_KEYS[request.param]
+    place.holding(b"a", b"b", b"c").plant(planted, b"planted")
+    before = sum(key(one) < planted for one in range(3))
+    return BadOne(place, before, list(range(before, 3)), f"the key {planted!r} ")
 
 
 @pytest.mark.parametrize("take", TAKES)
-def test_a_bad_key_is_raised_in_its_place_each_time_and_then_gone_past(
-    with_bad_key: Place, bad_key: str, take: str
-) -> None:
-    queue = with_bad_key.open()
-    before = BEFORE[bad_key]
+def test_a_bad_key_or_value_is_raised_in_its_place_each_time_and_can_be_skipped(bad_one: BadOne, take: str) -> None:
+    queue, before = bad_one.open(), bad_one.before
     assert [TAKES[take](queue) for _ in range(before)] == [queue.get(one) for one in range(before)]
     for _ in range(3):
-        with pytest.raises(CorruptEvent, match=re.escape(f"the key {BAD_KEYS[bad_key]!r} ")):
+        with pytest.raises(CorruptEvent, match=re.escape(bad_one.shown)):
             TAKES[take](queue)
-    assert take_all(queue, take) == list(range(before, 3))
+    assert queue.ready_len() == 3 - before
+    assert take_all(queue, take) == bad_one.behind
     assert skipped(queue) == 1
 
 
-def test_an_iterator_stays_at_a_bad_key(with_bad_key: Place, bad_key: str) -> None:
-    events = with_bad_key.open().iterate()
-    assert [next(events).id for _ in range(BEFORE[bad_key])] == list(range(BEFORE[bad_key]))
+def test_an_iterator_stays_at_a_bad_key_or_value(bad_one: BadOne) -> None:
+    events = bad_one.open().iterate()
+    assert [next(events).id for _ in range(bad_one.before)] == list(range(bad_one.before))
     for _ in range(3):
-        with pytest.raises(CorruptEvent, match=re.escape(repr(BAD_KEYS[bad_key]))):
+        with pytest.raises(CorruptEvent, match=re.escape(bad_one.shown)):
             next(events)
 
 
-def test_an_iterator_that_may_skip_goes_past_a_bad_key_and_counts_it(with_bad_key: Place) -> None:
-    queue = with_bad_key.open()
-    assert ids(queue.iterate(skip_corrupt=True)) == [0, 1, 2]
+def test_an_iterator_that_may_skip_goes_past_a_bad_key_or_value_and_counts_it(bad_one: BadOne) -> None:
+    queue = bad_one.open()
+    assert ids(queue.iterate(skip_corrupt=True)) == [*range(bad_one.before), *bad_one.behind]
     assert skipped(queue) == 1
+    assert queue.ready_len() == 3
+
+
+# Keys
 
 
 def test_a_nack_goes_before_a_bad_key_that_comes_after_it(place: Place) -> None:
@@ -115,50 +124,34 @@ def with_all_bad_keys(place: Place) -> Place:
     return place
 
 
-def test_every_bad_key_is_raised_and_counted(with_all_bad_keys: Place) -> None:
-    queue = with_all_bad_keys.open()
-    assert ids(queue.iterate(skip_corrupt=True)) == [0, 1, 2]
-    assert take_all(queue) == [0, 1, 2]
-    assert skipped(queue) == 2 * len(BAD_KEYS)
-    assert queue.pop() is None
-
-
-def test_bad_keys_are_no_events(with_all_bad_keys: Place) -> None:
-    queue = with_all_bad_keys.open()
-    assert (len(queue), queue.ready_len(), queue.approximate_len()) == (3, 3, 3)
-    assert queue.push(b"d").id == 3
-
-
-def test_bad_keys_are_listed_also_after_they_were_gone_past(with_all_bad_keys: Place) -> None:
-    queue = with_all_bad_keys.open()
-    take_all(queue)
-    assert queue.corrupt_keys() == sorted(BAD_KEYS.values())
-
-
-def test_bad_keys_are_there_again_after_reopening(with_all_bad_keys: Place) -> None:
+def test_bad_keys_are_no_events_and_each_is_counted_and_listed_in_every_opening(with_all_bad_keys: Place) -> None:
     with with_all_bad_keys.open() as queue:
-        queue.ack_many(take_all(queue))
+        assert (len(queue), queue.ready_len(), queue.approximate_len()) == (3, 3, 3)
+        assert ids(queue.iterate(skip_corrupt=True)) == [0, 1, 2]
+        assert take_all(queue) == [0, 1, 2]
+        assert skipped(queue) == 2 * len(BAD_KEYS)
+        assert queue.pop() is None
+        assert queue.corrupt_keys() == sorted(BAD_KEYS.values())
+        assert queue.push(b"d").id == 3
+        queue.ack_many([0, 1, 2])
     queue = with_all_bad_keys.open()
     with pytest.raises(CorruptEvent):
         queue.pop()
     assert queue.corrupt_keys() == sorted(BAD_KEYS.values())
 
 
-def test_an_iterator_that_skips_leaves_bad_keys_to_pop(place: Place) -> None:
+def test_a_bad_key_that_an_iterator_skipped_still_comes_to_pop_and_the_other_way_round(place: Place) -> None:
     place.holding(b"a").plant(b"zz", b"")
     queue = place.open()
     list(queue.iterate(skip_corrupt=True))
     queue.pop()
     with pytest.raises(CorruptEvent):
         queue.pop()
-
-
-def test_pops_that_skip_leave_bad_keys_to_an_iterator(place: Place) -> None:
-    place.holding(b"a").plant(b"", b"")
-    queue = place.open()
     take_all(queue)
+    events = queue.iterate()
+    next(events)
     with pytest.raises(CorruptEvent):
-        next(queue.iterate())
+        next(events)
 
 
 def test_nothing_but_a_bad_key_is_an_empty_queue_that_raises(place: Place) -> None:
@@ -198,39 +191,14 @@ def with_bad_value(place: Place, bad: int) -> DurableEventQueue[bytes]:
     return queue
 
 
-@pytest.mark.parametrize("take", TAKES)
-def test_a_bad_value_is_raised_in_its_place_each_time_and_then_gone_past(
-    with_bad_value: DurableEventQueue[bytes], bad: int, take: str
+def test_get_of_a_bad_value_raises_the_error_of_the_codec_each_time(
+    with_bad_value: DurableEventQueue[bytes], bad: int
 ) -> None:
-    queue = with_bad_value
-    assert [TAKES[take](queue) for _ in range(bad)] == [queue.get(one) for one in range(bad)]
-    for _ in range(3):
-        with pytest.raises(CorruptEvent, match=f"event {bad} cannot be decoded: RuntimeError: no such thing"):
-            TAKES[take](queue)
-    assert queue.ready_len() == 3 - bad
-    assert take_all(queue, take) == list(range(bad + 1, 3))
-    assert skipped(queue) == 1
-
-
-def test_the_error_of_the_codec_is_the_cause(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
-    with pytest.raises(CorruptEvent) as raised:
-        with_bad_value.get(bad)
-    assert isinstance(raised.value.__cause__, RuntimeError)
-
-
-def test_get_of_a_bad_value_raises_each_time(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
     take_all(with_bad_value)
     for _ in range(2):
-        with pytest.raises(CorruptEvent, match=f"event {bad} "):
+        with pytest.raises(CorruptEvent, match=f"event {bad} ") as raised:
             with_bad_value.get(bad)
-
-
-def test_an_iterator_stays_at_a_bad_value(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
-    events = with_bad_value.iterate()
-    assert [next(events).id for _ in range(bad)] == list(range(bad))
-    for _ in range(3):
-        with pytest.raises(CorruptEvent, match=f"event {bad} "):
-            next(events)
+        assert isinstance(raised.value.__cause__, RuntimeError)
 
 
 def test_an_iterator_goes_on_when_the_bad_value_it_stays_at_was_acked(
@@ -245,31 +213,20 @@ def test_an_iterator_goes_on_when_the_bad_value_it_stays_at_was_acked(
     assert ids(events) == list(range(bad + 1, 3))
 
 
-def test_an_iterator_that_may_skip_goes_past_a_bad_value_and_counts_it(
-    with_bad_value: DurableEventQueue[bytes], bad: int
-) -> None:
-    assert ids(with_bad_value.iterate(skip_corrupt=True)) == [one for one in range(3) if one != bad]
-    assert skipped(with_bad_value) == 1
-    assert with_bad_value.ready_len() == 3
-
-
-def test_a_bad_value_counts_as_an_event(with_bad_value: DurableEventQueue[bytes]) -> None:
-    assert (len(with_bad_value), with_bad_value.ready_len()) == (3, 3)
-    assert with_bad_value.push(b"d").id == 3
-
-
-def test_a_bad_value_that_was_gone_past_is_in_flight(with_bad_value: DurableEventQueue[bytes]) -> None:
-    take_all(with_bad_value)
-    assert (len(with_bad_value), with_bad_value.ready_len()) == (3, 0)
-    assert with_bad_value.pop() is None
-
-
-def test_a_bad_value_that_was_gone_past_can_be_acked(place: Place) -> None:
+def test_a_bad_value_counts_as_an_event_and_is_in_flight_when_it_was_skipped(place: Place) -> None:
     place.holding(b"a", b"bad", b"c")
     with place.open(codec=RefusingCodec()) as queue:
+        assert (len(queue), queue.ready_len()) == (3, 3)
+        assert take_all(queue) == [0, 2]
+        assert (len(queue), queue.ready_len(), queue.pop()) == (3, 0, None)
+        queue.ack_many([0, 2])
+    with place.open(codec=RefusingCodec()) as queue:
+        with pytest.raises(CorruptEvent, match="event 1 "):
+            queue.pop()
+        assert queue.push(b"d").id == 3
         take_all(queue)
         queue.ack(1)
-    assert place.ids() == [0, 2]
+    assert place.ids() == [3]
 
 
 def test_a_bad_value_can_be_acked_where_it_is(with_bad_value: DurableEventQueue[bytes], bad: int) -> None:
@@ -290,14 +247,6 @@ def test_a_bad_value_that_was_nacked_raises_again(
     assert skipped(with_bad_value) == 2
 
 
-def test_a_bad_value_is_there_again_after_reopening(place: Place) -> None:
-    place.holding(b"a", b"bad", b"c")
-    with place.open(codec=RefusingCodec()) as queue:
-        queue.ack_many(take_all(queue))
-    with pytest.raises(CorruptEvent, match="event 1 "):
-        place.open(codec=RefusingCodec()).pop()
-
-
 def test_a_codec_that_has_learned_reads_what_was_a_bad_value(place: Place) -> None:
     codec = RefusingCodec()
     queue = place.holding(b"bad").open(codec=codec)
@@ -307,26 +256,22 @@ def test_a_codec_that_has_learned_reads_what_was_a_bad_value(place: Place) -> No
     assert queue.pop() == DurableEvent(0, b"bad")
 
 
-def test_a_bad_value_that_is_pushed_wakes_a_poll_and_is_raised_there(place: Place) -> None:
+def test_a_bad_value_that_is_pushed_is_raised_by_a_waiting_poll_or_skipped_there(place: Place) -> None:
     queue = place.open(codec=RefusingCodec())
-    polling = Background(lambda: queue.poll(None))
+    polling = Background(queue.poll, None)
     wait_for_waiting_threads()
     queue.push(b"bad")
-    with pytest.raises(CorruptEvent, match="event 0 "):
-        polling.result()
-
-
-def test_a_poll_that_may_skip_goes_on_waiting_after_a_bad_value(place: Place) -> None:
-    queue = place.open(codec=RefusingCodec())
-    polling = Background(lambda: queue.poll(None, skip_corrupt=True))
+    assert isinstance(polling.error(), CorruptEvent)
+    queue.ack(0)
+    polling = Background(queue.poll, None, skip_corrupt=True)
     wait_for_waiting_threads()
     queue.push(b"bad")
     wait_for_waiting_threads()
     queue.push(b"good")
-    assert polling.result() == DurableEvent(1, b"good")
+    assert polling.result() == DurableEvent(2, b"good")
 
 
-def test_what_was_gone_past_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_skipped_is_logged(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     place.holding(b"bad", b"x").plant(b"zz", b"")
     take_all(place.open(codec=RefusingCodec()))
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
@@ -337,23 +282,17 @@ def test_what_was_gone_past_is_logged(place: Place, caplog: pytest.LogCaptureFix
 # Beside the events
 
 
-def test_totals_that_cannot_be_read_are_damage(place: Place) -> None:
-    place.holding(b"a").plant(b"totals", b"short", "totals")
-    with pytest.raises(CorruptData, match="totals cannot be read"):
-        place.open()
-
-
-def test_a_queue_that_could_not_be_opened_leaves_its_files_to_others(place: Place) -> None:
+def test_totals_that_cannot_be_read_are_damage_and_the_refused_queue_keeps_no_lock(place: Place) -> None:
     with place.holding(b"a").raw("totals") as totals:
         right = totals[b"totals"] or b""
         totals[b"totals"] = b"short"
-    with pytest.raises(CorruptData):
+    with pytest.raises(CorruptData, match="totals cannot be read"):
         place.open()
     place.plant(b"totals", right, "totals")
     assert place.open().pop() == DurableEvent(0, b"a")
 
 
-def test_an_event_that_was_deleted_behind_the_back_of_the_queue_is_missed(place: Place) -> None:
+def test_an_event_that_others_deleted_from_the_database_is_missed(place: Place) -> None:
     with place.open(clock=lambda: 1.0) as queue:
         queue.push(b"a")
         queue.push(b"b")
@@ -363,7 +302,7 @@ def test_an_event_that_was_deleted_behind_the_back_of_the_queue_is_missed(place:
         place.open()
 
 
-def test_marks_of_time_that_cannot_be_read_are_no_matter(place: Place) -> None:
+def test_times_that_cannot_be_read_are_ignored(place: Place) -> None:
     place.holding(b"a")
     place.plant(b"short", b"", "times")
     place.plant(key(0), b"short", "times")
@@ -422,21 +361,17 @@ def large(tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_table_that_is_damaged_while_a_lazy_queue_is_open_is_told_of(large: Place, read: str) -> None:
+def test_a_table_that_is_damaged_while_a_lazy_queue_is_open_raises(large: Place, read: str) -> None:
+    """And so does the next opening, or the queue would take the damage for its end, and use ids again."""
     queue = large.open()
     damage(largest_table(large))
-    with pytest.raises(
+    is_damaged = pytest.raises(
         (CorruptData, StorageError), match=re.escape(f"the queue in {large.path} is damaged: it could not be read")
-    ):
+    )
+    with is_damaged:
         READS[read](queue)
-
-
-def test_a_table_that_is_damaged_behind_what_is_read_ahead_is_told_of_on_opening(large: Place) -> None:
-    """Or the queue would take the damage for the end, and use ids again."""
-    damage(largest_table(large))
-    with pytest.raises(
-        (CorruptData, StorageError), match=re.escape(f"the queue in {large.path} is damaged: it could not be read")
-    ):
+    queue.close()
+    with is_damaged:
         large.open()
 
 
@@ -451,7 +386,7 @@ def damage_if_it_holds(table: Path, text: bytes) -> None:
     table.write_bytes(data)
 
 
-def test_a_damaged_table_of_the_totals_is_told_of(place: Place) -> None:
+def test_a_damaged_table_of_the_totals_raises(place: Place) -> None:
     place.holding(b"a").flush()
     for table in tables(place):
         damage_if_it_holds(table, b"totals")
@@ -459,17 +394,8 @@ def test_a_damaged_table_of_the_totals_is_told_of(place: Place) -> None:
         place.open()
 
 
-def test_a_value_that_would_take_all_memory_to_decode_is_corrupt(place: Place) -> None:
-    class Greedy:
-        def encode(self, event: bytes, /) -> bytes:
-            return event
-
-        def decode(self, data: bytes, /) -> bytes:
-            if data == b"bad":
-                raise MemoryError
-            return data
-
-    queue = place.holding(b"bad", b"x").open(codec=Greedy())
+def test_a_value_that_would_need_all_memory_to_decode_is_corrupt(place: Place) -> None:
+    queue = place.holding(b"bad", b"x").open(codec=RefusingCodec(MemoryError))
     with pytest.raises(CorruptEvent, match="event 0"):
         queue.pop()
     assert queue.pop(skip_corrupt=True) == DurableEvent(1, b"x")

@@ -1,11 +1,12 @@
 """Damaged files of a durable queue: a flipped bit, an early end, a file that is gone or of another time.
 
-Every event that was pushed and not acked is there, with its bytes, or the queue says that it is damaged. No id is given
-twice.
+Every event that was pushed and not acked is there, with its bytes, or opening the queue raises that it is damaged.
+No id is given twice.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -16,30 +17,29 @@ import pytest
 from penstock import DurableEventQueue
 from penstock.errors import CorruptData, InvalidInput, OutcomeUnknown, StorageError
 from penstock.queue.log_file import framed, intact_records
-from penstock.queue.mark import MarkFile
-from penstock.queue.totals import Totals
 from tests.queue.damage import MARK, Killed, copy, cut, data_files, event, flip, killed, log_of
 from tests.queue.rocksdb_calls import SYNCS, flush_after_sync, replace_calls
+from tests.support.codecs import RefusingCodec
 from tests.support.queue_folder import Place
 
 PUSHED = 1000
 
 
-def push_only(left: Killed, queue: DurableEventQueue[bytes]) -> None:
+def push_only(killed_queue: Killed, queue: DurableEventQueue[bytes]) -> None:
     for number in range(PUSHED):
-        left.push(queue, event(number))
+        killed_queue.push(queue, event(number))
 
 
-def push_and_ack(left: Killed, queue: DurableEventQueue[bytes]) -> None:
+def push_and_ack(killed_queue: Killed, queue: DurableEventQueue[bytes]) -> None:
     """What an ordinary queue has seen: pushes, acks of the oldest and of others, tables and a log."""
-    left.push(queue, *map(event, range(30)))
+    killed_queue.push(queue, *map(event, range(30)))
     with pytest.MonkeyPatch.context() as patch:
         replace_calls(patch, SYNCS, flush_after_sync)
-        left.ack(queue, range(10))
+        killed_queue.ack(queue, range(10))
     for number in range(30, 60):
-        left.push(queue, event(number))
-    left.ack(queue, [10, 11, 40, 59])
-    left.push(queue, *map(event, range(60, 70)))
+        killed_queue.push(queue, event(number))
+    killed_queue.ack(queue, [10, 11, 40, 59])
+    killed_queue.push(queue, *map(event, range(60, 70)))
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +85,7 @@ def test_a_flipped_length_that_points_past_the_end_of_the_log_is_not_taken_for_a
 
 
 @pytest.mark.parametrize("name", ["the log", "the list of files"])
-def test_a_record_of_a_kind_that_rocksdb_would_read_for_ever_is_told_of(
-    name: str, ordinary: Killed, path: Path
-) -> None:
+def test_a_record_of_a_kind_that_rocksdb_would_read_for_ever_is_damage(name: str, ordinary: Killed, path: Path) -> None:
     """One bit makes of a whole record one of an older log: RocksDB holds the interpreter's lock, and never returns."""
     ordinary.copy_to(path)
     file = log_of(path) if name == "the log" else next(path.glob("MANIFEST-*"))
@@ -100,16 +98,20 @@ def test_a_record_of_a_kind_that_rocksdb_would_read_for_ever_is_told_of(
     ordinary.is_repaired(path)
 
 
-def every_bit(left: Killed) -> list[tuple[str, int]]:
-    return [(name, bit) for name in data_files(left.path) for bit in range(8 * (left.path / name).stat().st_size)]
+def every_bit(killed_queue: Killed) -> list[tuple[str, int]]:
+    return [
+        (name, bit)
+        for name in data_files(killed_queue.path)
+        for bit in range(8 * (killed_queue.path / name).stat().st_size)
+    ]
 
 
-def check_flips(left: Killed, path: Path, bits: list[tuple[str, int]]) -> int:
-    """Flip each of these bits of a queue that is whole; say how many of them were told of."""
+def check_flips(killed_queue: Killed, path: Path, bits: list[tuple[str, int]]) -> int:
+    """Flip each of these bits of a queue that is whole; return how many of them were refused."""
     refused = 0
     for name, bit in bits:
-        flip(left.copy_to(path) / name, bit)
-        refused += not left.opens_with_all_or_is_refused(path)
+        flip(killed_queue.copy_to(path) / name, bit)
+        refused += not killed_queue.opens_with_all_or_is_refused(path)
     return refused
 
 
@@ -129,7 +131,7 @@ def test_each_flipped_bit_hides_nothing_and_repeats_no_id(ordinary: Killed, path
     assert check_flips(ordinary, path, dice.sample(bits, 5000)) > 1000
 
 
-def test_what_is_left_after_a_flipped_bit_can_be_had(ordinary: Killed, path: Path) -> None:
+def test_what_remains_after_a_flipped_bit_can_be_repaired(ordinary: Killed, path: Path) -> None:
     dice = random.Random(3)
     for name in [*ordinary.path.glob("*.log"), *ordinary.path.glob("*.sst"), *ordinary.path.glob("MANIFEST*")]:
         flip(ordinary.copy_to(path) / name.name, dice.randrange(8 * name.stat().st_size))
@@ -140,10 +142,10 @@ def test_what_is_left_after_a_flipped_bit_can_be_had(ordinary: Killed, path: Pat
 # Files that end early, or are gone
 
 
-def check_cuts(left: Killed, path: Path, cuts: list[tuple[str, int]]) -> None:
+def check_cuts(killed_queue: Killed, path: Path, cuts: list[tuple[str, int]]) -> None:
     for name, size in cuts:
-        cut(left.copy_to(path) / name, size)
-        left.opens_with_all_or_is_refused(path)
+        cut(killed_queue.copy_to(path) / name, size)
+        killed_queue.opens_with_all_or_is_refused(path)
 
 
 def test_a_file_that_ends_early_hides_nothing_and_repeats_no_id(ordinary: Killed, path: Path) -> None:
@@ -165,31 +167,29 @@ def test_a_log_that_ends_at_any_length_hides_nothing_and_repeats_no_id(ordinary:
     check_cuts(ordinary, path, random.Random(5).sample(logs, min(len(logs), 3000)) + lists)
 
 
-def test_a_log_that_ends_early_is_told_of_with_the_number_of_missing_events(pushes: Killed, path: Path) -> None:
+@pytest.mark.parametrize("kept", [400, 0], ids=["a log that ends early", "a log that is gone"])
+def test_the_number_of_missing_events_is_reported(pushes: Killed, path: Path, kept: int) -> None:
     log = log_of(pushes.copy_to(path))
-    cut(log, log.read_bytes().rindex(b"event 400: "))
-    with pytest.raises(CorruptData, match=r"600 events are missing: ids up to 999 were given, .* those up to 399"):
+    if kept:
+        cut(log, log.read_bytes().rindex(b"event %d: " % kept))
+    else:
+        log.unlink()
+    given = f": ids up to 999 were given, .* those up to {kept - 1}" if kept else ""
+    with pytest.raises(CorruptData, match=f"{PUSHED - kept:,} events are missing{given}"):
         DurableEventQueue(path)
     report = pushes.is_repaired(path)
-    assert (report.kept, report.lost_at_least, report.lost_at_most) == (400, 600, 600)
-    assert report.missing_ids == ((400, 999),)
+    assert (report.kept, report.lost_at_least, report.lost_at_most) == (kept, PUSHED - kept, PUSHED - kept)
+    assert report.missing_ids == ((kept, PUSHED - 1),)
 
 
-def test_a_log_that_is_gone_is_told_of_with_the_number_of_missing_events(pushes: Killed, path: Path) -> None:
-    log_of(pushes.copy_to(path)).unlink()
-    with pytest.raises(CorruptData, match="1,000 events are missing"):
-        DurableEventQueue(path)
-    assert pushes.is_repaired(path).lost_at_least == PUSHED
-
-
-def test_each_file_can_be_lost_and_the_rest_can_be_had(ordinary: Killed, path: Path) -> None:
+def test_each_file_can_be_lost_and_the_rest_can_be_repaired(ordinary: Killed, path: Path) -> None:
     for name in data_files(ordinary.path):
         (ordinary.copy_to(path) / name).unlink()
         if not ordinary.opens_with_all_or_is_refused(path):
             ordinary.is_repaired(path)
 
 
-def test_a_table_that_the_list_of_files_has_lost_is_found_again(ordinary: Killed, path: Path) -> None:
+def test_a_table_that_the_list_of_files_does_not_name_is_found_again(ordinary: Killed, path: Path) -> None:
     (manifest,) = ordinary.path.glob("MANIFEST-*")
     records = list(intact_records(manifest.read_bytes()))
     for count in reversed(range(len(records))):
@@ -222,7 +222,7 @@ def test_a_log_lost_between_others_is_noticed_though_as_many_acked_events_came_b
 # The mark
 
 
-def test_a_mark_that_is_gone_is_told_of_and_everything_else_is_kept(ordinary: Killed, path: Path) -> None:
+def test_a_mark_that_is_gone_is_damage_and_everything_else_is_kept(ordinary: Killed, path: Path) -> None:
     (ordinary.copy_to(path) / MARK).unlink()
     with pytest.raises(CorruptData, match=f"its file {MARK} is missing"):
         DurableEventQueue(path)
@@ -230,20 +230,17 @@ def test_a_mark_that_is_gone_is_told_of_and_everything_else_is_kept(ordinary: Ki
     assert (report.kept, report.lost_at_most) == (len(ordinary.live), None)
 
 
-def test_a_mark_with_one_damaged_slot_is_read_from_the_other(ordinary: Killed, path: Path) -> None:
+def test_a_mark_has_two_slots_and_one_of_them_is_enough(ordinary: Killed, path: Path) -> None:
     for slot in (0, 4096):
         flip(ordinary.copy_to(path) / MARK, 8 * (slot + 30))
         assert ordinary.opens_with_all_or_is_refused(path)
-
-
-def test_a_mark_with_two_damaged_slots_is_told_of(ordinary: Killed, path: Path) -> None:
     for slot in (0, 4096):
         flip((path if slot else ordinary.copy_to(path)) / MARK, 8 * (slot + 30))
     with pytest.raises(CorruptData, match=f"its file {MARK} cannot be read"):
         DurableEventQueue(path)
 
 
-def test_a_mark_of_another_queue_is_told_of(ordinary: Killed, path: Path, tmp_path: Path) -> None:
+def test_a_mark_of_another_queue_is_damage(ordinary: Killed, path: Path, tmp_path: Path) -> None:
     other = killed(tmp_path / "other", push_and_ack)
     shutil.copy(other.path / MARK, ordinary.copy_to(path) / MARK)
     with pytest.raises(CorruptData, match="that of another queue"):
@@ -251,38 +248,37 @@ def test_a_mark_of_another_queue_is_told_of(ordinary: Killed, path: Path, tmp_pa
 
 
 def test_a_mark_of_an_older_copy_lets_the_queue_open(tmp_path: Path) -> None:
-    left = killed(tmp_path / "old", push_and_ack)
-    new = left.copy_to(tmp_path / "new")
+    killed_queue = killed(tmp_path / "old", push_and_ack)
+    new = killed_queue.copy_to(tmp_path / "new")
     with DurableEventQueue(new) as queue:
-        left.push(queue, b"later")
-        left.ack(queue, [30, 31])
+        killed_queue.push(queue, b"later")
+        killed_queue.ack(queue, [30, 31])
     shutil.copy(tmp_path / "old" / MARK, new / MARK)
-    assert left.opens_with_all_or_is_refused(new)
+    assert killed_queue.opens_with_all_or_is_refused(new)
 
 
-def test_a_database_of_an_older_copy_is_told_of_with_the_number_of_missing_events(tmp_path: Path) -> None:
-    left = killed(tmp_path / "old", push_and_ack)
-    new = left.copy_to(tmp_path / "new")
+@pytest.mark.parametrize(
+    ("pushed", "error", "reported"),
+    [
+        (5, r"3 to 5 events are missing: ids up to 74 were given, .*; 2 acks are missing", (3, 5, 2)),
+        (0, "2 acks are missing, so up to 2 events would come again", (0, 0, 2)),
+    ],
+    ids=["pushes and acks are missing", "only acks are missing"],
+)
+def test_an_older_database_beside_a_newer_mark_is_damage(
+    tmp_path: Path, pushed: int, error: str, reported: tuple[int, int, int]
+) -> None:
+    killed_queue = killed(tmp_path / "old", push_and_ack)
+    new = killed_queue.copy_to(tmp_path / "new")
     with DurableEventQueue(new) as queue:
-        left.push(queue, *[b"later"] * 5)
-        left.ack(queue, [30, 31])
+        if pushed:
+            killed_queue.push(queue, *[b"later"] * pushed)
+        killed_queue.ack(queue, [30, 31])
     shutil.copy(new / MARK, tmp_path / "old" / MARK)
-    with pytest.raises(
-        CorruptData, match=r"3 to 5 events are missing: ids up to 74 were given, .*; 2 acks are missing"
-    ):
+    with pytest.raises(CorruptData, match=error):
         DurableEventQueue(tmp_path / "old")
-    report = left.is_repaired(tmp_path / "old")
-    assert (report.lost_at_least, report.lost_at_most, report.again_at_most) == (3, 5, 2)
-
-
-def test_lost_acks_alone_are_told_of(tmp_path: Path) -> None:
-    left = killed(tmp_path / "old", push_and_ack)
-    new = left.copy_to(tmp_path / "new")
-    with DurableEventQueue(new) as queue:
-        left.ack(queue, [30, 31])
-    shutil.copy(new / MARK, tmp_path / "old" / MARK)
-    with pytest.raises(CorruptData, match="2 acks are missing, so up to 2 events would come again"):
-        DurableEventQueue(tmp_path / "old")
+    report = killed_queue.is_repaired(tmp_path / "old")
+    assert (report.lost_at_least, report.lost_at_most, report.again_at_most) == reported
 
 
 def test_a_database_that_is_gone_is_not_made_anew_beside_its_mark(ordinary: Killed, path: Path) -> None:
@@ -302,13 +298,13 @@ def test_a_mark_that_cannot_be_written_fails_the_push_and_nothing_is_kept_of_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space killed_queue on device")
 
     with place.open() as queue:
         queue.push_many([b"a", b"b"])
         with monkeypatch.context() as patch:
-            patch.setattr(MarkFile, "write", refuse)
-            with pytest.raises(OutcomeUnknown, match="No space left on device"):
+            patch.setattr(os, "pwrite", refuse)
+            with pytest.raises(OutcomeUnknown, match="No space killed_queue on device"):
                 queue.push(b"c")
             with pytest.raises(StorageError):
                 queue.ack(0)
@@ -320,17 +316,17 @@ def test_a_mark_that_cannot_be_written_fails_the_push_and_nothing_is_kept_of_it(
 def test_a_write_that_is_undone_after_the_mark_had_it_is_not_missed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A Ctrl-C between the mark and the ledger: the events were not reported, and are deleted."""
-    real = MarkFile.write
+    """A Ctrl-C after the mark is written and before memory has it: the events are not reported, and are deleted."""
+    real = os.pwrite
 
-    def write_and_stop(mark: MarkFile, totals: Totals, oldest: int = 0) -> None:
-        real(mark, totals, oldest)
-        monkeypatch.setattr(MarkFile, "write", real)
+    def write_and_stop(descriptor: int, data: bytes, offset: int) -> int:
+        real(descriptor, data, offset)
+        monkeypatch.setattr(os, "pwrite", real)
         raise KeyboardInterrupt
 
     with place.open() as queue:
         queue.push(b"a")
-        monkeypatch.setattr(MarkFile, "write", write_and_stop)
+        monkeypatch.setattr(os, "pwrite", write_and_stop)
         with pytest.raises(KeyboardInterrupt):
             queue.push_many([b"b", b"c"])
         copied = Place(copy(place.path, place.path.with_name("copied")), lazy=place.lazy)
@@ -370,11 +366,8 @@ def test_a_path_with_control_characters_is_shown_without_them(tmp_path: Path) ->
     assert str(raised.value).isprintable()
 
 
-def test_what_a_codec_says_of_an_event_is_shown_without_control_characters(place: Place) -> None:
-    class Quoting:
-        def encode(self, event: bytes, /) -> bytes:
-            return event
-
+def test_the_error_of_a_codec_is_shown_without_control_characters(place: Place) -> None:
+    class Quoting(RefusingCodec):
         def decode(self, data: bytes, /) -> bytes:
             raise ValueError(f"what is {data.decode()}?")
 

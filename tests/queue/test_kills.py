@@ -1,4 +1,4 @@
-"""A process is killed at each step of a push and of an ack, and at moments of nobody's choosing, over and over."""
+"""A process is killed at each step of a push and of an ack, and at random moments, over and over."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.queue import DurableEvent, DurableEventQueue
-from penstock.queue.ledger import Ledger
-from penstock.queue.mark import MarkFile
-from penstock.queue.totals import Totals
 from tests.queue.rocksdb_calls import SYNCS, WRITES, Real, replace_calls
 from tests.support.processes import Child, Parent, Start
 
@@ -30,7 +28,7 @@ def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_before(real: Real, *args: Any, **kwargs: Any) -> None:
+def die_before(*_: object, **__: object) -> None:
     die()
 
 
@@ -39,29 +37,13 @@ def die_after(real: Real, *args: Any, **kwargs: Any) -> None:
     die()
 
 
-STEPS: dict[str, Callable[[], None]] = {
-    "before the log is written": lambda: replace_calls(pytest.MonkeyPatch(), WRITES, die_before),
-    "between the log and its sync": lambda: replace_calls(pytest.MonkeyPatch(), WRITES, die_after),
-    "after the sync": lambda: replace_calls(pytest.MonkeyPatch(), SYNCS, die_after),
-    "before the mark is written": lambda: setattr(MarkFile, "write", die),
-    "after the mark is written": lambda: _die_after_mark(),
-    "before memory moves on": lambda: _die_in_ledger(),
+STEPS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "before the log is written": lambda patch: replace_calls(patch, WRITES, die_before),
+    "between the log and its sync": lambda patch: replace_calls(patch, WRITES, die_after),
+    "after the sync": lambda patch: replace_calls(patch, SYNCS, die_after),
+    "before the mark is written": lambda patch: patch.setattr(os, "pwrite", die),
+    "after the mark is written": lambda patch: patch.setattr(os, "pwrite", partial(die_after, os.pwrite)),
 }
-
-
-def _die_after_mark() -> None:
-    write = MarkFile.write
-
-    def write_and_die(mark: MarkFile, totals: Totals, oldest: int = 0) -> None:
-        write(mark, totals, oldest)
-        die()
-
-    setattr(MarkFile, "write", write_and_die)  # noqa: B010  it is not meant to be assigned to
-
-
-def _die_in_ledger() -> None:
-    for name in ("add", "forget"):
-        setattr(Ledger, name, die)
 
 
 PUSHES: dict[str, Callable[[DurableEventQueue[bytes]], object]] = {
@@ -90,7 +72,7 @@ def die_in_call(parent: Parent, path: str, call: str, step: str) -> None:
     queue = DurableEventQueue(path, clock=lambda: 0.0)
     queue.push_many([b"old"] * 3)
     queue.pop()
-    STEPS[step]()
+    STEPS[step](pytest.MonkeyPatch())
     parent.tell("begins")
     CALLS[call](queue)
     parent.tell("has returned")
@@ -202,12 +184,12 @@ def _use(queue: DurableEventQueue[bytes], report: Report, name: int, thread: int
             events = [b"%d.%d.%d.%d" % (name, thread, number, one) + bytes(dice.randrange(500)) for one in range(count)]
             report("pushed", [queue.push(events[0])] if count == 1 else queue.push_many(events))
         else:
-            taken = [event for event in (queue.pop() for _ in range(dice.randrange(1, 30))) if event is not None]
-            dice.shuffle(taken)
-            back = taken[: dice.randrange(4)]
+            popped = [event for event in (queue.pop() for _ in range(dice.randrange(1, 30))) if event is not None]
+            dice.shuffle(popped)
+            back = popped[: dice.randrange(4)]
             for event in back:
                 queue.nack(event.id)
-            _ack_in_parts(taken[len(back) :], queue, report, dice.randrange(1, 10))
+            _ack_in_parts(popped[len(back) :], queue, report, dice.randrange(1, 10))
 
 
 def _ack_in_parts(
@@ -246,7 +228,7 @@ class Story:
         else:
             for _ in range(self._dice.randrange(1, 200)):
                 self._hear(*child.hear())
-            time.sleep(self._dice.random() * 0.003)  # this is the fault: when it comes is nobody's choice
+            time.sleep(self._dice.random() * 0.003)  # the fault: a kill at a random moment
         child.kill()
         self._hear_the_rest(child)
         self._check(empties, lazy=name % 2 == 0, pushes=self._dice.random() < 0.5)
@@ -276,11 +258,11 @@ class Story:
         with DurableEventQueue(self._path, lazy=lazy) as queue:
             count, ready = len(queue), queue.ready_len()
             seen = [event.id for event in queue.iterate()]
-            taken = drain(queue)
+            popped = drain(queue)
             probes = [queue.push(b"probe %d" % (before + 1))] if pushes else []
-        for event in taken:
+        for event in popped:
             self._know(event.id, event.event)
-        there = [event.id for event in taken]
+        there = [event.id for event in popped]
         assert there == sorted(set(there)) == seen
         assert count == ready == len(there)
         assert self._pushed - self._acking <= set(there), "an event is lost"

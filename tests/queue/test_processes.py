@@ -169,7 +169,7 @@ class HoldingCodec(RefusingCodec):
     def held(self, queue: DurableEventQueue[bytes]) -> Iterator[None]:
         gate = self._gate = Gate()
         reading = Background(lambda: queue.get(0))
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         yield
         self._gate = None
         gate.open()

@@ -22,18 +22,18 @@ from tests.support.processes import Parent, Start
 PUSHED, KEPT = 100, 60
 
 
-def push(left: Killed, queue: DurableEventQueue[bytes]) -> None:
+def push(killed_queue: Killed, queue: DurableEventQueue[bytes]) -> None:
     for number in range(PUSHED):
-        left.push(queue, event(number))
+        killed_queue.push(queue, event(number))
 
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """A queue that has lost the last of its events."""
-    left = killed(tmp_path_factory.mktemp("damaged") / "queue", push)
-    log = log_of(left.path)
+    killed_queue = killed(tmp_path_factory.mktemp("damaged") / "queue", push)
+    log = log_of(killed_queue.path)
     cut(log, log.read_bytes().rindex(b"event %d: " % KEPT))
-    return left
+    return killed_queue
 
 
 @pytest.fixture
@@ -48,13 +48,13 @@ class Steps:
     """Kills this process before one of the calls that change a directory."""
 
     def __init__(self, number: int) -> None:
-        self._left = number
+        self._remaining = number
 
     def before(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
-            if self._left == 0:
+            if self._remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            self._left -= 1
+            self._remaining -= 1
             return call(*args, **kwargs)
 
         return step
@@ -152,12 +152,12 @@ def test_a_queue_whose_making_is_killed_at_any_step_is_made_by_the_next_opening(
 
 
 def test_a_whole_queue_is_not_repaired(tmp_path: Path) -> None:
-    left = killed(tmp_path / "queue", push)
-    report = repair_queue(left.path)
+    killed_queue = killed(tmp_path / "queue", push)
+    report = repair_queue(killed_queue.path)
     assert (report.damage, report.damaged_files) == ("", "")
     assert (report.kept, report.first_id, report.last_id, report.next_id) == (PUSHED, 0, PUSHED - 1, PUSHED)
-    assert list(left.path.glob("damaged*")) == []
-    assert left.opens_with_all_or_is_refused(left.path)
+    assert list(killed_queue.path.glob("damaged*")) == []
+    assert killed_queue.opens_with_all_or_is_refused(killed_queue.path)
 
 
 def test_where_there_is_no_queue_none_is_repaired(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a lost or a bad reply means: a proxy in front of a real S3 server loses some, and makes some up."""
+"""What a lost or a bad reply means: a proxy in front of a real S3 server loses some replies and invents others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.servers import BUCKET, AzureServer, S3Server
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply that the proxy makes up; the server behind it never sees the request."""
+    """A reply that the proxy invents; the server behind it never sees the request."""
 
     status: int
     body: str = ""
@@ -139,9 +139,15 @@ def direct(s3_server: S3Server, fresh_name: str) -> ObjectStore:
 
 
 @pytest.fixture
-def store(proxy: Proxy, s3_server: S3Server, fresh_name: str) -> ObjectStore:
+def open_through(proxy: Proxy, s3_server: S3Server, fresh_name: str) -> Callable[..., ObjectStore]:
+    """Open the store behind the proxy, with options."""
     options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}"}
-    return open_store(f"s3://{BUCKET}/{fresh_name}", **options)
+    return lambda **more: open_store(f"s3://{BUCKET}/{fresh_name}", **{**options, **more})
+
+
+@pytest.fixture
+def store(open_through: Callable[..., ObjectStore]) -> ObjectStore:
+    return open_through()
 
 
 CONDITIONAL: dict[str, Callable[[ObjectStore, str], str]] = {
@@ -175,46 +181,28 @@ def test_through_the_proxy_everything_works(store: ObjectStore, proxy: Proxy, di
     assert proxy.seen == proxy.passed == ["PUT", "PUT", "GET", "HEAD"]
 
 
-# Conditional writes are tried once
+# Conditional writes are not retried
 
 
-def test_a_conditional_write_whose_reply_is_lost_is_of_unknown_outcome_and_not_tried_again(
-    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
+@pytest.mark.parametrize("earlier", [0, 1], ids=["on a new connection", "on a connection that was used before"])
+@pytest.mark.parametrize("fate", [LOSE_REPLY, LOSE_REQUEST], ids=["reply", "request"])
+def test_a_conditional_write_that_is_lost_is_of_unknown_outcome_and_not_retried(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, fate: str, earlier: int
 ) -> None:
-    proxy.fates = [LOSE_REPLY]
-    assert type(failure(conditional, store, direct)) is OutcomeUnknown
-    assert proxy.seen == proxy.passed == ["PUT"]
-    assert direct.get(TARGET[conditional]).data == b"mine"
-
-
-def test_a_conditional_write_that_is_lost_on_its_way_is_of_unknown_outcome_and_not_tried_again(
-    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
-) -> None:
-    proxy.fates = [LOSE_REQUEST]
-    assert type(failure(conditional, store, direct)) is OutcomeUnknown
-    assert proxy.seen == ["PUT"]
-    assert proxy.passed == []
-    assert direct.get("old").data == b"before"
-
-
-def test_a_lost_reply_on_a_connection_that_was_used_before_is_not_tried_again_either(
-    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
-) -> None:
-    proxy.fates = [PASS, LOSE_REPLY]
-    store.put_if_absent("earlier", b"")
-    assert type(failure(conditional, store, direct)) is OutcomeUnknown
-    assert proxy.seen == proxy.passed == ["PUT", "PUT"]
-
-
-def test_an_unknown_outcome_says_what_to_do(
-    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str
-) -> None:
-    proxy.fates = [LOSE_REPLY]
-    message = str(failure(conditional, store, direct))
-    assert TARGET[conditional] in message
-    assert store.url in message
-    assert "may have happened" in message
-    assert "read it again" in message
+    if earlier:
+        store.put_if_absent("earlier", b"")
+    proxy.fates = [fate]
+    error = failure(conditional, store, direct)
+    assert type(error) is OutcomeUnknown
+    for part in (TARGET[conditional], store.url, "may have happened", "read it again"):
+        assert part in str(error)
+    assert proxy.seen == ["PUT"] * (earlier + 1)
+    if fate == LOSE_REPLY:
+        assert proxy.passed == proxy.seen
+        assert direct.get(TARGET[conditional]).data == b"mine"
+    else:
+        assert proxy.passed == ["PUT"] * earlier
+        assert direct.get("old").data == b"before"
 
 
 def test_a_large_conditional_write_is_one_request(store: ObjectStore, proxy: Proxy, direct: ObjectStore) -> None:
@@ -224,101 +212,77 @@ def test_a_large_conditional_write_is_one_request(store: ObjectStore, proxy: Pro
     assert direct.head("large").size == len(large)
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])
-def test_a_server_that_fails_at_a_conditional_write_leaves_its_outcome_unknown(
-    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, status: int
-) -> None:
-    proxy.fates = [Answer(status, "<Error><Code>InternalError</Code></Error>")]
-    assert type(failure(conditional, store, direct)) is OutcomeUnknown
-    assert proxy.seen == ["PUT"]
+ANSWERS: dict[int, tuple[str, type[PenstockError], type[PenstockError]]] = {
+    **dict.fromkeys((500, 502, 503, 504, 429, 408), ("InternalError", OutcomeUnknown, OutcomeUnknown)),
+    **dict.fromkeys((401, 403), ("AccessDenied", StorageError, StorageError)),
+    # S3 answers 409 while another conditional write to that object is under way.
+    **dict.fromkeys((409, 412), ("ConditionalRequestConflict", AlreadyExists, Conflict)),
+}
+"""The code that comes with a status, and what each conditional write raises for it."""
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_conditional_write_that_is_forbidden_did_not_happen(
+@pytest.mark.parametrize("status", ANSWERS)
+def test_the_answer_to_a_conditional_write_says_whether_it_happened(
     store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, status: int
 ) -> None:
-    proxy.fates = [Answer(status, "<Error><Code>AccessDenied</Code></Error>")]
-    assert type(failure(conditional, store, direct)) is StorageError
+    code, if_absent, if_match = ANSWERS[status]
+    proxy.fates = [Answer(status, f"<Error><Code>{code}</Code></Error>")]
+    assert type(failure(conditional, store, direct)) is (if_absent if conditional == "put_if_absent" else if_match)
     assert proxy.seen == ["PUT"]
     assert [found.path for found in direct.list_objects()] == ["old"]
 
 
-@pytest.mark.parametrize("status", [409, 412])
-def test_a_conditional_write_that_somebody_was_faster_with_is_lost(
-    store: ObjectStore, proxy: Proxy, direct: ObjectStore, conditional: str, status: int
-) -> None:
-    # S3 says 409 while another conditional write to that object is under way.
-    proxy.fates = [Answer(status, "<Error><Code>ConditionalRequestConflict</Code></Error>")]
-    expected = AlreadyExists if conditional == "put_if_absent" else Conflict
-    assert type(failure(conditional, store, direct)) is expected
-    assert proxy.seen == ["PUT"]
+# Everything else is retried
 
 
-# Everything else is tried again
-
-
-@pytest.mark.parametrize(
+each_fate = pytest.mark.parametrize(
     "fate", [LOSE_REPLY, LOSE_REQUEST, Answer(500), Answer(503)], ids=["reply", "request", 500, 503]
 )
-def test_a_plain_put_is_tried_again(store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate) -> None:
+
+
+@each_fate
+def test_a_plain_put_a_read_and_a_delete_are_retried(
+    store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate
+) -> None:
     proxy.fates = [fate, fate]
     version = store.put("object", b"content")
-    assert proxy.seen == ["PUT", "PUT", "PUT"]
     assert direct.get("object").data == b"content"
     assert direct.get("object").version == version
-
-
-@pytest.mark.parametrize(
-    "fate", [LOSE_REPLY, LOSE_REQUEST, Answer(500), Answer(503)], ids=["reply", "request", 500, 503]
-)
-def test_a_read_is_tried_again(store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate) -> None:
-    direct.put("object", b"content")
     proxy.fates = [fate, fate]
     assert store.get("object").data == b"content"
     proxy.fates = [fate]
     assert store.head("object").size == 7
     proxy.fates = [fate]
     assert [found.path for found in store.list_objects()] == ["object"]
-    assert proxy.seen == ["GET", "GET", "GET", "HEAD", "HEAD", "GET", "GET"]
-
-
-@pytest.mark.parametrize(
-    "fate", [LOSE_REPLY, LOSE_REQUEST, Answer(500), Answer(503)], ids=["reply", "request", 500, 503]
-)
-def test_a_delete_is_tried_again(store: ObjectStore, proxy: Proxy, direct: ObjectStore, fate: Fate) -> None:
-    direct.put("a", b"")
-    direct.put("b", b"")
+    assert proxy.seen == [*["PUT"] * 3, *["GET"] * 3, *["HEAD"] * 2, *["GET"] * 2]
+    direct.put("other", b"")
     proxy.fates = [fate]
-    assert [result.ok for result in store.delete(["a", "b"])] == [True, True]
+    assert [result.ok for result in store.delete(["object", "other"])] == [True, True]
     assert list(direct.list_objects()) == []
 
 
-def test_a_plain_put_that_fails_for_good_is_of_unknown_outcome(
-    proxy: Proxy, s3_server: S3Server, fresh_name: str
+def test_a_plain_put_that_fails_for_good_is_of_unknown_outcome_and_a_read_a_storage_error(
+    proxy: Proxy, open_through: Callable[..., ObjectStore]
 ) -> None:
-    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}", "max_retries": 1}
-    store = open_store(f"s3://{BUCKET}/{fresh_name}", **options)
-    proxy.fates = [LOSE_REPLY, LOSE_REPLY]
-    with pytest.raises(OutcomeUnknown):
-        store.put("object", b"")
-    assert proxy.seen == ["PUT", "PUT"]
-
-
-def test_a_read_that_fails_for_good_is_a_storage_error(proxy: Proxy, s3_server: S3Server, fresh_name: str) -> None:
-    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}", "max_retries": 1}
-    store = open_store(f"s3://{BUCKET}/{fresh_name}", **options)
-    for read in (lambda: store.get("object"), lambda: store.head("object"), lambda: list(store.list_objects())):
+    store = open_through(max_retries=1)
+    uses: list[tuple[Callable[[], object], type[StorageError]]] = [
+        (lambda: store.put("object", b""), OutcomeUnknown),
+        (lambda: store.get("object"), StorageError),
+        (lambda: store.head("object"), StorageError),
+        (lambda: list(store.list_objects()), StorageError),
+    ]
+    for use, expected in uses:
         proxy.fates = [LOSE_REPLY, LOSE_REPLY]
         with pytest.raises(StorageError) as caught:
-            read()
-        assert type(caught.value) is StorageError
+            use()
+        assert type(caught.value) is expected
+        assert proxy.fates == []
 
 
-def test_a_delete_that_fails_for_good_says_so_for_each_path(
-    proxy: Proxy, s3_server: S3Server, direct: ObjectStore, fresh_name: str
+def test_a_delete_that_fails_for_good_has_an_error_for_each_path(
+    proxy: Proxy, open_through: Callable[..., ObjectStore], direct: ObjectStore
 ) -> None:
-    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.server_port}", "max_retries": 0}
-    store = open_store(f"s3://{BUCKET}/{fresh_name}", **options)
+    store = open_through(max_retries=0)
     direct.put("a", b"")
     proxy.fates = [Answer(403)] * 10
     results = store.delete(["a", "b"])
@@ -329,7 +293,7 @@ def test_a_delete_that_fails_for_good_says_so_for_each_path(
     assert direct.get("a").data == b""
 
 
-# GCS, of which there is no server here: what is sent, and what is made of the answers that its documentation has
+# GCS, of which there is no server here: what is sent, and how the answers of its documentation are read
 
 GCS_OBJECT = (("ETag", '"5d41402abc4b2a76b9719d911017c592"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"))
 GCS_LISTING = """<?xml version='1.0' encoding='UTF-8'?>
@@ -412,7 +376,7 @@ def test_a_missing_bucket_is_not_taken_for_a_missing_object(
     assert type(caught.value) is StorageError
 
 
-def test_the_answer_of_a_missing_object_is_told_from_that_of_a_missing_bucket(
+def test_the_answer_for_a_missing_object_is_not_taken_for_a_missing_bucket(
     store: ObjectStore, proxy: Proxy, direct: ObjectStore
 ) -> None:
     proxy.fates = [Answer(404, "<Error><Code>NoSuchKey</Code></Error>")]
@@ -424,8 +388,8 @@ def test_the_answer_of_a_missing_object_is_told_from_that_of_a_missing_bucket(
 
 
 def test_a_server_that_is_not_there_is_a_storage_error_that_names_the_store() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
     options = {"endpoint": f"http://127.0.0.1:{port}", "allow_http": True, "skip_signature": True, "max_retries": 0}
     store = open_store("s3://bucket/prefix", region="us-east-1", **options)
     with pytest.raises(StorageError, match="s3://bucket/prefix") as caught:

@@ -35,7 +35,7 @@ GCS_KEY_ID = "made-up-private-key-id-0123456789"
 GCS_KEY = json.dumps(
     {
         "type": "service_account",
-        "client_email": "nobody@example.invalid",
+        "client_email": "tests@example.invalid",
         "private_key_id": GCS_KEY_ID,
         "private_key": f"-----BEGIN PRIVATE KEY-----\n{PEM_BODY}\n-----END PRIVATE KEY-----\n",
     }
@@ -77,9 +77,9 @@ def leaks(text: str) -> list[str]:
     return found
 
 
-def everything_told(error: BaseException, *, suppressed: bool = False) -> str:
+def everything_shown_of(error: BaseException, *, suppressed: bool = False) -> str:
     """All that a log or a terminal could show of an error, its causes and its contexts (suppressed ones, if asked)."""
-    told = ["".join(traceback.format_exception(error))]
+    shown = ["".join(traceback.format_exception(error))]
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -87,12 +87,12 @@ def everything_told(error: BaseException, *, suppressed: bool = False) -> str:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        told += [str(one), repr(one), repr(one.args), "\n".join(getattr(one, "__notes__", []))]
-        told += traceback.format_exception(one, chain=False)
+        shown += [str(one), repr(one), repr(one.args), "\n".join(getattr(one, "__notes__", []))]
+        shown += traceback.format_exception(one, chain=False)
         waiting.append(one.__cause__)
         if suppressed or not one.__suppress_context__:
             waiting.append(one.__context__)
-    return "\n".join(told)
+    return "\n".join(shown)
 
 
 class Watch:
@@ -100,23 +100,23 @@ class Watch:
 
     def __init__(self, log: pytest.LogCaptureFixture, output: pytest.CaptureFixture[str]) -> None:
         self._log, self._output = log, output
-        self.told: list[str] = []
+        self.shown: list[str] = []
 
     def open(self, where: str, **options: object) -> ObjectStore:
         store = open_store(where, **options)
-        self.told += [repr(store), str(store), store.url, f"{store}", repr([store])]
+        self.shown += [repr(store), str(store), store.url, f"{store}", repr([store])]
         return store
 
     def failure(self, expected: type[PenstockError], action: Callable[[], object]) -> PenstockError:
         with pytest.raises(expected) as caught:
             action()
-        logging.getLogger("penstock.somebody").exception("it failed", exc_info=caught.value)
-        self.told.append(everything_told(caught.value))
+        logging.getLogger("penstock.tests").exception("it failed", exc_info=caught.value)
+        self.shown.append(everything_shown_of(caught.value))
         return caught.value
 
     def check(self) -> None:
-        shown = "\n".join([*self.told, self._log.text, *self._output.readouterr()])
-        assert leaks(shown) == []
+        text = "\n".join([*self.shown, self._log.text, *self._output.readouterr()])
+        assert leaks(text) == []
 
 
 @pytest.fixture
@@ -138,10 +138,10 @@ def use(watch: Watch, store: ObjectStore, expected: type[PenstockError] = Storag
     watch.failure(expected, lambda: list(store.list_objects("prefix")))
     for result in store.delete(["one", "two"]):
         assert result.error is not None
-        watch.told += [repr(result), everything_told(result.error)]
+        watch.shown += [repr(result), everything_shown_of(result.error)]
 
 
-# The net has no holes
+# The search itself
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -169,8 +169,8 @@ def test_the_search_sees_causes_contexts_and_notes() -> None:
     for how in ("cause", "context", "suppressed", "note"):
         with pytest.raises(StorageError) as caught:
             fails(how)
-        assert leaks(everything_told(caught.value, suppressed=True)) == [SECRET_KEY], how
-        assert leaks(everything_told(caught.value)) == ([] if how == "suppressed" else [SECRET_KEY]), how
+        assert leaks(everything_shown_of(caught.value, suppressed=True)) == [SECRET_KEY], how
+        assert leaks(everything_shown_of(caught.value)) == ([] if how == "suppressed" else [SECRET_KEY]), how
 
 
 def test_the_watch_notices_a_leak_in_a_log_in_print_and_in_a_repr(
@@ -180,7 +180,7 @@ def test_the_watch_notices_a_leak_in_a_log_in_print_and_in_a_repr(
         for leak in (
             lambda watch: logging.getLogger("anything").debug("%s", ACCOUNT_KEY),
             lambda watch: print(ACCOUNT_KEY),
-            lambda watch: watch.told.append(f"Store({ACCOUNT_KEY})"),
+            lambda watch: watch.shown.append(f"Store({ACCOUNT_KEY})"),
         ):
             caplog.clear()
             watch = Watch(caplog, capfd)
@@ -195,8 +195,8 @@ def test_the_watch_notices_a_leak_in_a_log_in_print_and_in_a_repr(
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return int(closed.getsockname()[1])
 
 
 QUICK: dict[str, object] = {"allow_http": True, "max_retries": 0, "retry_timeout": 5, "connect_timeout": 5}
@@ -263,14 +263,14 @@ def test_nothing_shows_when_the_connection_is_refused(watch: Watch, closed_port:
     use(watch, watch.open(where, **options))
 
 
-# A place that says no, and repeats the request in its answer, as S3 and Azure do
+# A server that refuses, and repeats the request in its answer, as S3 and Azure do
 
 
 @contextmanager
-def tell_tale(status: int) -> Iterator[int]:
-    """A server that answers every request with all that it was told."""
+def echoing_server(status: int) -> Iterator[int]:
+    """A server that answers every request with the whole request."""
 
-    class Telling(Endpoint):
+    class Echoing(Endpoint):
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             authorization = self.headers.get("Authorization", "")
@@ -287,33 +287,36 @@ def tell_tale(status: int) -> Iterator[int]:
             self.send_header("Content-Length", str(len(body)))
             self.finish_answer(body)
 
-    with listening(Telling) as port:
+    with listening(Echoing) as port:
         yield port
 
 
+answering = pytest.mark.parametrize("name", [name for name in PLACES if "proxy" not in name])
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 500])
-@pytest.mark.parametrize("name", [name for name in PLACES if "proxy" not in name])
+@answering
 def test_nothing_shows_when_the_server_repeats_it(watch: Watch, name: str, status: int) -> None:
-    with tell_tale(status) as port:
+    with echoing_server(status) as port:
         where, options = place(name, port)
         use(watch, watch.open(where, **options))
 
 
-@pytest.mark.parametrize("name", [name for name in PLACES if "proxy" not in name])
+@answering
 def test_an_error_does_not_even_keep_a_secret_out_of_sight(name: str) -> None:
     # Python does not print a context that `raise ... from None` suppresses, but debuggers and error trackers find it.
-    with tell_tale(403) as port:
+    with echoing_server(403) as port:
         where, options = place(name, port)
         store = open_store(where, **options)
         with pytest.raises(StorageError) as caught:
             store.get("object")
-    assert leaks(everything_told(caught.value, suppressed=True)) == []
+    assert leaks(everything_shown_of(caught.value, suppressed=True)) == []
 
 
-@pytest.mark.parametrize("name", [name for name in PLACES if "proxy" not in name])
+@answering
 def test_nothing_shows_when_the_server_sends_elsewhere_or_nonsense(watch: Watch, name: str) -> None:
     for status in (200, 302, 404):
-        with tell_tale(status) as port:
+        with echoing_server(status) as port:
             where, options = place(name, port)
             store = watch.open(where, **options)
             watch.failure(StorageError, partial(next, store.list_objects()))
@@ -321,22 +324,12 @@ def test_nothing_shows_when_the_server_sends_elsewhere_or_nonsense(watch: Watch,
                 watch.failure(StorageError, partial(store.get, "object"))
 
 
-def test_nothing_shows_when_azure_refuses_a_wrong_key(watch: Watch, azure_server: AzureServer) -> None:
-    options = {**azure_server.options, "account_key": ACCOUNT_KEY, "max_retries": 0}
-    store = watch.open("az://tests/prefix", **options)
-    use(watch, store)
-    assert "403" in str(watch.failure(StorageError, lambda: store.get("object")))
-
-
-def test_nothing_shows_when_azure_refuses_a_wrong_signature(watch: Watch, azure_server: AzureServer) -> None:
-    options = {
-        "endpoint": azure_server.endpoint,
-        "account_name": AZURE_ACCOUNT,
-        "sas_token": SAS_TOKEN,
-        "allow_http": True,
-        "max_retries": 0,
-    }
-    store = watch.open("az://tests/prefix", **options)
+@pytest.mark.parametrize("wrong", [{"account_key": ACCOUNT_KEY}, {"sas_token": SAS_TOKEN}], ids=["key", "signature"])
+def test_nothing_shows_when_azure_refuses_a_wrong_secret(
+    watch: Watch, azure_server: AzureServer, wrong: dict[str, object]
+) -> None:
+    options = {"endpoint": azure_server.endpoint, "account_name": AZURE_ACCOUNT, "allow_http": True, "max_retries": 0}
+    store = watch.open("az://tests/prefix", **options, **wrong)
     use(watch, store)
     assert "403" in str(watch.failure(StorageError, lambda: store.get("object")))
 
@@ -410,7 +403,7 @@ def test_nothing_shows_when_an_option_is_refused_or_does_not_work(watch: Watch, 
     try:
         store = watch.open(where, **{**NOWHERE.get(scheme, {}), **options})
     except InvalidInput as error:
-        watch.told.append(everything_told(error))
+        watch.shown.append(everything_shown_of(error))
         return
     assert scheme in {"s3", "az"}
     watch.failure(StorageError, lambda: store.get("object"))
@@ -494,13 +487,13 @@ def test_nothing_of_the_environment_shows(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, closed_port: int, name: str, status: int
 ) -> None:
     where, environment = ENVIRONMENTS[name]
-    with tell_tale(status or 403) as answering:
+    with echoing_server(status or 403) as answering:
         for variable, value in environment.items():
             monkeypatch.setenv(variable, value.replace("{port}", str(answering if status else closed_port)))
         try:
             store = watch.open(where, max_retries=0, allow_http=True)
         except InvalidInput as error:
-            watch.told.append(everything_told(error))
+            watch.shown.append(everything_shown_of(error))
             assert name.startswith("a bad")
             return
         use(watch, store)
@@ -526,7 +519,7 @@ def test_a_pickle_carries_the_credentials_that_were_given_as_options_and_a_repr_
     store = watch.open("s3://bucket", region="x", **S3_SECRETS)
     pickled = pickle.dumps(store)
     assert SECRET_KEY.encode() in pickled  # as the documentation says; the environment is the better place
-    watch.told.append(repr(pickle.load(io.BytesIO(pickled))))
+    watch.shown.append(repr(pickle.load(io.BytesIO(pickled))))
 
 
 def test_a_pickle_does_not_carry_credentials_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

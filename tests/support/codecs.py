@@ -1,4 +1,4 @@
-"""Codecs that a test looks into, or that fail."""
+"""Codecs that count their calls, or that fail."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class CountingCodec:
-    """Text, and how often it was asked."""
+    """Text; it counts its calls."""
 
     def __init__(self) -> None:
         self.encoded = 0
@@ -22,7 +22,7 @@ class CountingCodec:
 
 
 class RefusingCodec:
-    """Bytes, but for those that begin with "bad": they raise what it was told to raise."""
+    """Bytes, but for those that begin with "bad": they raise an error."""
 
     def __init__(self, error: Callable[[], BaseException] = lambda: RuntimeError("no such thing")) -> None:
         self.refuses = True
@@ -38,7 +38,7 @@ class RefusingCodec:
 
 
 class StrictCodec(RefusingCodec):
-    """Refuses the bad ones when they are pushed."""
+    """Refuses such bytes when they are pushed."""
 
     def encode(self, event: bytes, /) -> bytes:
         return self.decode(event)

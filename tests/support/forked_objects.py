@@ -170,7 +170,7 @@ def running(_: Path) -> Running:
         target=lambda: engine.run(source, lambda batch: batch, lambda _: gate(), until_idle=True), daemon=True
     )
     thread.start()
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     return Running(engine, source, gate, thread)
 
 

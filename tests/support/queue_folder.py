@@ -1,4 +1,4 @@
-"""Where a queue of a test is on disk: to open it, and to look and write behind its back while it is closed."""
+"""The directory of a durable queue: to open the queue, and to read and write its database while it is closed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,20 @@ def key(identifier: int) -> bytes:
 
 
 def begin_at(path: Path, next_id: int) -> None:
-    """Make a queue that gives this id next, as if it had given all before it."""
+    """Create a queue whose next event gets this id."""
     database = Database(str(path))
     database.settle(Totals(next_id))
     database.close()
+
+
+def ids_of(queue: DurableEventQueue[Any]) -> list[int]:
+    """The ids of all events on disk, in any state."""
+    return [event.id for event in queue.iterate()]
+
+
+def pop_ids(queue: DurableEventQueue[Any]) -> list[int]:
+    """Take all ready events, and return their ids in the order in which they come."""
+    return [event.id for event in iter(queue.pop, None)]
 
 
 class Place:
@@ -42,7 +52,7 @@ class Place:
         return queue
 
     def close(self) -> None:
-        """Close whatever was opened, and not closed."""
+        """Close every queue that is still open."""
         for queue in self._opened:
             queue.close()
 

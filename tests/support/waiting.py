@@ -1,4 +1,4 @@
-"""How these tests wait for threads: for something that was said, never for time to pass."""
+"""How tests wait for threads: for a signal of the other thread, never for time to pass. Every wait has a deadline."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import Generic, ParamSpec, TypeVar, cast
 
 from penstock.core import Latch
 from tests.support.processes import PATIENCE
 
 Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
 
 NEVER = 3600.0
-"""A flush interval that no test sees the end of: what is taken stays until its size, a flush or a close."""
+"""A flush interval that is longer than any test: a batch is written when it is full, flushed or closed."""
 
 A_WHILE = 0.1
-"""How long to look that something does not happen. It is long for what would, and nobody's failure if it is short."""
+"""Seconds to watch that something does not happen. A test that watches for too short a time passes."""
 
 
 class Gate:
-    """Holds up whoever comes, until it is opened."""
+    """Holds up every thread that calls it, until it is opened."""
 
     def __init__(self) -> None:
         self._arrived = threading.Semaphore(0)
@@ -29,18 +30,18 @@ class Gate:
 
     def __call__(self) -> None:
         self._arrived.release()
-        assert self._is_open.wait(PATIENCE), "nobody opens the gate"
+        assert self._is_open.wait(PATIENCE), "the gate was not opened"
 
-    def wait_for_somebody(self) -> None:
-        """Return when somebody stands before it; called again, when somebody else does."""
-        assert self._arrived.acquire(timeout=PATIENCE), "nobody comes to the gate"
+    def wait_for_arrival(self) -> None:
+        """Return when a thread has reached the gate; each call waits for one more thread."""
+        assert self._arrived.acquire(timeout=PATIENCE), "no thread reached the gate"
 
     def open(self) -> None:
         self._is_open.set()
 
 
 class Bell:
-    """Can be waited for: once for each time it was rung."""
+    """Counts its rings; each `wait` uses up as many as it waits for."""
 
     def __init__(self) -> None:
         self._rung = threading.Semaphore(0)
@@ -50,17 +51,23 @@ class Bell:
 
     def wait(self, times: int = 1) -> None:
         for _ in range(times):
-            assert self._rung.acquire(timeout=PATIENCE), "nobody rings"
+            assert self._rung.acquire(timeout=PATIENCE), "the bell was not rung"
 
 
 class Background(Generic[Answer]):
-    """Work in a thread of its own."""
+    """A call in a thread of its own, which can hang without hanging the test."""
 
-    def __init__(self, work: Callable[[], Answer]) -> None:
-        self._work = work
+    def __init__(self, work: Callable[Arguments, Answer], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
         self._answer: Answer | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
+
+        def run() -> None:
+            try:
+                self._answer = work(*args, **kwargs)
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
     def has_ended_within(self, seconds: float) -> bool:
@@ -68,17 +75,27 @@ class Background(Generic[Answer]):
         return not self._thread.is_alive()
 
     def result(self) -> Answer:
-        """What it returned, or raise what it raised."""
-        assert self.has_ended_within(PATIENCE), "it is stuck"
-        if self._error is not None:
-            raise self._error
+        """The answer of the call. Raises the error of the call."""
+        error = self.error()
+        if error is not None:
+            raise error
         return cast("Answer", self._answer)
 
-    def _run(self) -> None:
-        try:
-            self._answer = self._work()
-        except BaseException as error:
-            self._error = error
+    def error(self) -> BaseException | None:
+        """The error that the call raised."""
+        assert self.has_ended_within(PATIENCE), "the call does not return"
+        return self._error
+
+
+def together(*calls: Callable[[], Answer]) -> list[Answer]:
+    """Make calls at the same moment, each in a thread of its own, and return their answers."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Answer]) -> Answer:
+        start.wait(PATIENCE)
+        return call()
+
+    return [running.result() for running in [Background(run, call) for call in calls]]
 
 
 def waiting_threads() -> int:
@@ -91,9 +108,9 @@ def wait_for_waiting_threads(count: int = 1) -> None:
     wait_until(lambda: waiting_threads() >= count)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Return when it is so, where there is no event to wait for."""
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return when the condition is true, where there is no signal to wait for."""
     deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline, "it does not come to be so"
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.001)

@@ -145,7 +145,7 @@ def test_a_producer_that_is_paused_with_an_object_of_the_future_writes_it_again(
     hooked.after("write data", gate, times=1)
     with Producer(hooked, ONE_EACH, clock=wrong_at(buffer.time, 0, 1)) as producer:
         handle = producer.produce(b"paused")
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         (paused,) = buffer.data() - before
         assert (location_time(paused) or 0) > NOW_MS + DAY * 1000
         buffer.time.passes(2 * GRACE)

@@ -30,7 +30,7 @@ def test_a_producer_that_is_paused_over_the_grace_period_writes_its_object_again
     hooked.after("write data", gate, times=1)
     with Producer(hooked, ONE_EACH, clock=buffer.time) as producer:
         handle = producer.produce(b"paused")
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         (paused,) = buffer.data() - before
         buffer.time.passes(10 * GRACE)
         buffer.collect_all()
@@ -50,7 +50,7 @@ def test_a_producer_that_is_paused_right_before_its_write_loses_and_writes_its_o
     hooked.before("write manifest", gate, times=1)
     with Producer(hooked, ONE_EACH, clock=buffer.time) as producer:
         handle = producer.produce(b"paused")
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         buffer.time.passes(10 * GRACE)
         buffer.collect_all()
         assert buffer.data() == set()

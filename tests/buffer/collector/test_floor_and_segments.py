@@ -84,7 +84,7 @@ def test_an_orphan_segment_of_a_lost_race_is_deleted_by_the_collector_only(small
     hooked, gate = HookedStore(small.store), Gate()
     hooked.before("write manifest", gate, skip=1, times=1)  # the first write is the segment's
     loser = Background(lambda: small.produce(b"loser", store=hooked))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     (orphan,) = small.segments()
     small.produce(b"winner")  # seals the same tail, under a name of its own
     gate.open()
@@ -120,7 +120,7 @@ def test_readers_whose_segment_was_collected_while_they_were_paused_get_fenced(
     consumer = Consumer(hooked, WITHOUT_COLLECTOR, clock=small.time)
     hooked.before("read manifest", gate, skip=1, times=1)  # the head is read: the next is the segment
     late = Background(consumer.next_batch)
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     small.ack(8)  # by another consumer
     small.time.passes(10 * GRACE)
     small.collect_all()

@@ -86,7 +86,7 @@ def produce_run(hooked: HookedStore, open_producer: OpenProducer, gate: Gate, co
     hooked.after("write data", written)
     producer = open_producer(hooked, flush_size_bytes=1)
     handles = [producer.produce(b"0")]
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     handles += [producer.produce(b"%d" % number) for number in range(1, count)]
     written.wait(times=count - 1)
     with pytest.raises(TimeoutError):

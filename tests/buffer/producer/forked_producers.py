@@ -56,7 +56,7 @@ def use_after_a_fork(parent: Parent, place: str, use: str, state: str) -> tuple[
     producing = threading.Thread(target=lambda: producer.produce(b"meanwhile"))
     if is_held_up:
         producing.start()
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
     raised = in_forked_child(lambda: USES[use](producer, handle))
     gate.open()
     if is_held_up:

@@ -64,7 +64,7 @@ def feed_a_store_that_hangs(parent: Parent, kind: str) -> Report:
             refused += 1
         else:
             accepted += 1
-    gate.wait_for_somebody()  # what was accepted is encoded by now
+    gate.wait_for_arrival()  # what was accepted is encoded by now
     answer = report(accepted, refused)
     gate.open()
     producer.close()

@@ -181,7 +181,7 @@ def test_a_batch_that_fails_frees_its_space(memory: ObjectStore, open_producer: 
     producer = open_producer(store, max_buffered_inputs=1)
     failing = producer.produce(b"lost")
     blocked = Background(lambda: producer.produce(b"kept"))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     gate.open()
     blocked.result()
     with pytest.raises(StorageError):

@@ -78,7 +78,7 @@ def test_a_close_ends_a_call_that_waits_for_free_space(
     producer = open_producer(store, max_buffered_inputs=1)
     producer.produce(b"accepted")
     blocked = Background(lambda: producer.produce(b"blocked"))
-    gate.wait_for_somebody()  # a call that waits ends the open batch
+    gate.wait_for_arrival()  # a call that waits ends the open batch
     closing = Background(producer.close)
     with pytest.raises(Closed):
         blocked.result()

@@ -136,7 +136,7 @@ def test_of_a_run_only_what_is_too_late_fails(
 
     producer = open_producer(store, uptime=up, enqueue_deadline=100, flush_size_bytes=1)
     late = producer.produce(b"late")
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     uptime.pass_by(50)
     in_time = [producer.produce(b"1"), producer.produce(b"2")]
     written.wait(times=2)

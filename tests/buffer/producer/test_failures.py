@@ -77,7 +77,7 @@ def test_batches_behind_a_failed_one_do_not_wait_for_it(
     store.after("write data", raising(StorageError("no")), skip=1, times=1)
     producer = open_producer(store, flush_size_bytes=1)
     failing = producer.produce(b"lost")
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     behind = producer.produce(b"kept")
     written.wait()
     # The second object to be written fails: the one that was produced first.

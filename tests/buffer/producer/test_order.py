@@ -36,7 +36,7 @@ def test_nothing_is_enqueued_before_what_was_produced_first(
     hooked.after("write data", written)
     producer = open_producer(hooked, flush_size_bytes=1)
     producer.produce(b"first")
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     second = producer.produce(b"second")
     written.wait()
     with pytest.raises(TimeoutError):
@@ -67,7 +67,7 @@ def test_what_is_unbroken_is_enqueued_and_what_is_behind_a_gap_is_not(
     first = producer.produce(b"first")
     written.wait()
     producer.produce(b"gap")
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     third = producer.produce(b"third")
     written.wait()
     first.result(PATIENCE)
@@ -84,7 +84,7 @@ def test_one_manifest_write_is_under_way_at_a_time(
     hooked.after("write data", written)
     producer = open_producer(hooked, flush_size_bytes=1)
     producer.produce(b"0")
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     later = [producer.produce(b"1"), producer.produce(b"2")]
     written.wait(times=3)
     with pytest.raises(TimeoutError):

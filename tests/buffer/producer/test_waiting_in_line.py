@@ -144,7 +144,7 @@ def test_of_those_in_line_no_more_are_served_than_there_is_space_for(
     first.open()
     served.result()
     assert not still_in_line.has_ended_within(A_WHILE)
-    second.wait_for_somebody()  # what was served is under way, because a call waits
+    second.wait_for_arrival()  # what was served is under way, because a call waits
 
 
 def test_when_the_store_is_back_everything_arrives_in_order_and_once(

@@ -30,7 +30,7 @@ def test_it_is_not_done_before_its_entries_are_durable_and_enqueued(
     hooked.before(held_up, gate, times=1)
     producer = open_producer(hooked, flush_size_bytes=1)
     handle = producer.produce(b"x")
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     assert not handle.done()
     gate.open()
     handle.result(PATIENCE)

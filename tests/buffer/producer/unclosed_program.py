@@ -89,7 +89,7 @@ def with_a_fork_while_locked(url: str) -> None:
     producer = Producer(url, _OPEN, clock=_clock_that_stops_at(gate))
     producing = threading.Thread(target=lambda: producer.produce(b"parent"))
     producing.start()
-    gate.wait_for_somebody()  # it is within `produce`, where the clock is read
+    gate.wait_for_arrival()  # it is within `produce`, where the clock is read
     _fork_and_wait(_do_nothing)
     gate.open()
     producing.join()

@@ -110,7 +110,7 @@ def test_batches_come_in_order_though_later_ones_are_fetched_first(
     store.before("read data", gate, times=1)
     store.after("read data", fetched.release)
     second = Background(lambda: receiver.recv(1))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     assert fetched.acquire(timeout=60)  # another one, by the other thread
     gate.open()
     blocks = [first, second.result(), *drain(receiver, 1)]
@@ -256,7 +256,7 @@ def test_an_entry_that_is_known_is_waited_for_longer_than_the_timeout(
     receiver = receive(store)
     store.before("read data", gate)
     waiting = Background(lambda: receiver.recv(10, timeout=0))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     assert not waiting.has_ended_within(A_WHILE)
     gate.open()
     assert values(waiting.result().records) == [b"slow"]
@@ -314,7 +314,7 @@ def test_a_commit_from_the_thread_of_a_sink_while_it_receives(memory: ObjectStor
     tokens = receiver.recv(1).commit_tokens
     store.before("read data", gate)
     receiving = Background(lambda: receiver.recv(1))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     Background(lambda: receiver.commit(tokens)).result()
     gate.open()
     receiving.result()
@@ -331,7 +331,7 @@ def test_a_rewind_while_a_commit_is_under_way_leaves_nothing_that_cannot_be_comm
     tokens = receiver.recv(1).commit_tokens
     store.before("write manifest", gate)
     committing = Background(lambda: receiver.commit(tokens))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     rewinding = Background(receiver.rewind)
     gate.open()
     committing.result()
@@ -420,7 +420,7 @@ def test_close_ends_a_receive_that_waits_for_a_fetch_when_the_store_answers(memo
     receiver = BufferReceiver(Consumer(store, NO_GC), guard=guard)
     store.before("read data", gate)
     waiting = Background(lambda: receiver.recv(10))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     closing = Background(receiver.close)
     while receiver.healthy:
         assert not closing.has_ended_within(0.001)

@@ -64,7 +64,7 @@ def test_send_returns_only_when_the_manifest_has_it(store: HookedStore, sender: 
     gate = Gate()
     store.before("write manifest", gate)
     sending = Background(lambda: sender.send(RECORDS))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     assert not sending.has_ended_within(0.05)
     gate.open()
     sending.result()

@@ -85,7 +85,7 @@ def test_a_fetch_that_was_dropped_while_under_way_is_not_leased(memory: ObjectSt
     receiver.recv(1)
     store.before("read data", gate)
     receiver.recv(1, timeout=0)
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     receiver.rewind()
     gate.open()
     receiver.close()  # now no fetch is under way
@@ -141,7 +141,7 @@ def test_batches_are_fetched_side_by_side(memory: ObjectStore, receive: Open, ga
     store.before("read data", gate)
     waiting = Background(lambda: receiver.recv(1))
     for _ in range(3):
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
     gate.open()
     assert values(waiting.result().records) == [b"1"]
 

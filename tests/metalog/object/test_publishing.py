@@ -97,7 +97,7 @@ def test_a_shared_object_has_at_most_a_mebibyte(
 ) -> None:
     gate = held_up(store)
     publishing = [Background(partial(log.publish, 0, b"first"))]
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     for at, size in enumerate(sizes):
         publishing.append(Background(partial(log.publish, 0, bytes(size))))
         wait_for_waiting_threads(at + 1)
@@ -113,7 +113,7 @@ def test_partitions_do_not_wait_for_each_other(store: WatchedStore) -> None:
     log = ObjectMetadataLog(store, 2)
     gate = held_up(store)
     held = Background(lambda: log.publish(0, b"x"))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
 
     assert log.publish(1, b"y") == 0
     gate.open()
@@ -124,7 +124,7 @@ def test_close_waits_for_a_publish_that_is_under_way(store: WatchedStore, log: O
     log.publish(0, b"first")
     gate = held_up(store)
     second = Background(lambda: log.publish(0, b"second"))
-    gate.wait_for_somebody()
+    gate.wait_for_arrival()
     closing = Background(log.close)
     assert not closing.has_ended_within(A_WHILE)
     with pytest.raises(Closed):

@@ -48,7 +48,7 @@ def test_a_future_is_waited_for() -> None:
     gate = Gate()
     with ThreadPoolExecutor(1) as pool:
         writing = Background(lambda: FunctionSink(lambda *_: [pool.submit(gate)]).write(None, BLOCK))  # type: ignore[arg-type]
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
         assert not writing.has_ended_within(A_WHILE)
         gate.open()
         writing.result()
