@@ -18,16 +18,19 @@ from penstock.errors import InvalidInput
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.support import manifests
+from tests.support.filled_buffers import each_alone
 from tests.support.processes import PATIENCE
 
 MANIFEST = "ingest/manifest"
 OWNER = "ingest/.owner"
-ONE_EACH = ProducerConfig(flush_size_bytes=1)
-SAME_PREFIX = ProducerConfig(data_path_prefix="orders/ingest", flush_size_bytes=1)
 
 
-def produce(where: Path | ObjectStore, payload: bytes, config: ProducerConfig = ONE_EACH) -> str:
-    with Producer(where, config) as producer:
+def same_prefix() -> ProducerConfig:
+    return ProducerConfig(data_path_prefix="orders/ingest", flush_size_bytes=1)
+
+
+def produce(where: Path | ObjectStore, payload: bytes, config: ProducerConfig | None = None) -> str:
+    with Producer(where, config or each_alone()) as producer:
         return producer.produce(payload).result(PATIENCE).location
 
 
@@ -49,7 +52,7 @@ def test_a_buffer_of_another_root_that_shares_the_prefix_is_refused_before_it_wr
     with pytest.raises(
         InvalidInput, match=r"give each buffer a data_path_prefix of its own|Use another data_path_prefix"
     ):
-        produce(tmp_path, b"other", SAME_PREFIX)
+        produce(tmp_path, b"other", same_prefix())
 
     assert files(tmp_path) == before
 
@@ -70,7 +73,7 @@ def test_a_collector_of_another_root_never_deletes_what_is_live_under_a_shared_p
 
 
 def test_of_two_that_open_a_free_prefix_from_two_roots_the_second_to_write_is_refused(tmp_path: Path) -> None:
-    with Producer(tmp_path / "orders", ONE_EACH) as first, Producer(tmp_path, SAME_PREFIX) as second:
+    with Producer(tmp_path / "orders", each_alone()) as first, Producer(tmp_path, same_prefix()) as second:
         first.produce(b"live").result(PATIENCE)
         refused = second.produce(b"other")
         with pytest.raises(InvalidInput, match="belongs to the buffer"):
@@ -220,7 +223,7 @@ def test_an_upgrade_of_what_opendata_wrote_gives_it_an_id(memory: ObjectStore) -
 
 def test_a_producer_that_runs_through_an_upgrade_goes_on(memory: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
     with manifests.new_buffers_are("opendata"):
-        producer = Producer(memory, ONE_EACH)
+        producer = Producer(memory, each_alone())
         producer.produce(b"one").result(PATIENCE)
     upgrade(memory)
     with caplog.at_level(logging.WARNING), producer:

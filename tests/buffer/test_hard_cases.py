@@ -17,10 +17,7 @@ from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
 from tests.support.dated_buffer import queue_of
 from tests.support.enqueuing import enqueue
-from tests.support.filled_buffers import metric
-
-NO_GC = ConsumerConfig(gc=False)
-ONE_BY_ONE = ProducerConfig(flush_size_bytes=1)
+from tests.support.filled_buffers import each_alone, metric, no_gc
 
 
 class Crash(BaseException):
@@ -77,7 +74,7 @@ def once(suffix: str, error: BaseException) -> Callable[[str], None]:
 def test_a_store_without_a_url_can_be_used(memory: ObjectStore) -> None:
     with Producer(plain(memory)) as producer:
         producer.produce(b"a")
-    with Consumer(plain(memory), NO_GC) as consumer:
+    with Consumer(plain(memory), no_gc()) as consumer:
         assert [batch.entries for batch in consumer] == [[b"a"]]
 
 
@@ -88,7 +85,7 @@ def test_an_object_that_lacks_a_method_of_a_store_is_refused_with_its_name() -> 
 
 @pytest.mark.parametrize("where", [".batch", "manifest"])
 def test_any_error_of_a_store_fails_its_batch_and_the_next_goes_on(memory: ObjectStore, where: str) -> None:
-    with Producer(plain(memory, once(where, Crash("panic"))), ONE_BY_ONE) as producer:
+    with Producer(plain(memory, once(where, Crash("panic"))), each_alone()) as producer:
         first = producer.produce(b"a")
         with pytest.raises(Crash, match="panic"):
             first.result(60)
@@ -139,7 +136,7 @@ def test_an_empty_batch_is_true_and_does_not_end_a_loop(memory: ObjectStore) -> 
     with Producer(memory) as producer:
         producer.produce(b"behind it")
     read = []
-    with Consumer(memory, NO_GC) as consumer:
+    with Consumer(memory, no_gc()) as consumer:
         while batch := consumer.next_batch():
             read.append(batch.entries)
             assert {batch: 1}[batch] == 1
@@ -154,7 +151,7 @@ def test_peeking_is_not_counted_as_consuming(memory: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("make", [Producer, Consumer, GarbageCollector])
-@pytest.mark.parametrize("config", [None, {"gc": False}, "config"])
+@pytest.mark.parametrize("config", [5, {"gc": False}, "config"])
 def test_a_config_of_another_kind_is_refused_before_anything_happens(
     memory: ObjectStore, make: Callable[..., Any], config: object
 ) -> None:

@@ -15,9 +15,9 @@ from penstock.buffer import GarbageCollector, Manifest
 from penstock.errors import StorageError
 from penstock.storage import DeleteResult, LocalStore
 from tests.support.command import Here
+from tests.support.filled_buffers import each_alone
 
 DAY = 86_400.0
-EACH_ALONE = ProducerConfig(flush_size_bytes=1)
 
 
 def in_the_past(days: float) -> Callable[[], float]:
@@ -37,10 +37,10 @@ def batches(buffer: Path) -> list[str]:
 @pytest.fixture
 def acked(tmp_path: Path) -> Path:
     """A buffer of which two batches were acked two days ago, and one is queued."""
-    with Producer(tmp_path, EACH_ALONE, clock=in_the_past(2)) as producer:
+    with Producer(tmp_path, each_alone(), clock=in_the_past(2)) as producer:
         for number in range(2):
             producer.produce(b"%d" % number).result()
-    with Producer(tmp_path, EACH_ALONE) as producer:
+    with Producer(tmp_path, each_alone()) as producer:
         producer.produce(b"queued").result()
     with Consumer(tmp_path, ConsumerConfig(gc=False)) as consumer:
         consumer.next_descriptors(2)

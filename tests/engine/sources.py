@@ -12,7 +12,7 @@ from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.engine import BufferReceiver, MemoryTransport, QueueReceiver, Receiver
 from penstock.engine.transports.contract import Filter
 from penstock.storage import ObjectStore
-from tests.support.filled_buffers import NO_GC, enqueue, fill
+from tests.support.filled_buffers import enqueue, fill, no_gc
 
 PER_BLOCK = 3
 
@@ -101,7 +101,7 @@ class BufferSource:
 
     def open(self, filters: Iterable[Filter] = ()) -> Receiver:
         self.close()
-        self._consumer = Consumer(self._store, NO_GC)
+        self._consumer = Consumer(self._store, no_gc())
         self._receiver = BufferReceiver(self._consumer, filters=filters, fetchers=2)
         return self._receiver
 

@@ -26,7 +26,7 @@ from penstock.engine import (
 from penstock.errors import CommitFailed
 from tests.engine.doubles import Sink, regulated, through
 from tests.engine.sources import plant
-from tests.support.filled_buffers import NO_GC, fill, kept
+from tests.support.filled_buffers import fill, kept, no_gc
 from tests.support.interrupts import Interrupts
 from tests.support.waiting import Background
 
@@ -96,7 +96,7 @@ class Sources:
     def _buffer(self) -> Source:
         store = open_store(f"memory://{self._name}-{next(self._numbers)}")
         plant(store, *([payload] for payload in PAYLOADS))
-        receiver = BufferReceiver(Consumer(store, NO_GC), fetchers=1)
+        receiver = BufferReceiver(Consumer(store, no_gc()), fetchers=1)
         return Source(receiver, lambda: len(kept(store)), receiver.close)
 
 
@@ -150,7 +150,7 @@ def test_a_commit_after_an_interrupt_acks_nothing_that_was_not_delivered(event: 
     for number in itertools.count():
         store, sink = open_store(f"memory://{fresh_name}-{number}"), Sink()
         plant(store, *([payload] for payload in PAYLOADS))
-        receiver = BufferReceiver(Consumer(store, NO_GC), fetchers=1)
+        receiver = BufferReceiver(Consumer(store, no_gc()), fetchers=1)
         engine = BatchEngine(EngineConfig(max_records=1, recv_timeout=0))
         interrupts = interrupt(number, event, ("buffer/consumer/",))
         interrupts.during(lambda: engine.run(receiver, through, sink, until_idle=True))  # noqa: B023

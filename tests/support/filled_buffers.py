@@ -25,8 +25,6 @@ from penstock.storage import ObjectStore
 from tests.support import enqueuing
 
 MANIFEST = "ingest/manifest"
-NO_GC = ConsumerConfig(gc=False)
-EACH_ALONE = ProducerConfig(flush_size_bytes=1)  # every call of `produce` is a batch of its own
 PATIENCE = 60.0  # seconds until a wait counts as stuck
 
 USES: dict[str, Callable[[Consumer], object]] = {
@@ -48,15 +46,25 @@ class Cursors(NamedTuple):
     handed_out: int | None
 
 
+def no_gc() -> ConsumerConfig:
+    """A consumer that does not collect."""
+    return ConsumerConfig(gc=False)
+
+
+def each_alone() -> ProducerConfig:
+    """A producer that writes each call of `produce` as a batch of its own."""
+    return ProducerConfig(flush_size_bytes=1)
+
+
 def fill(
     store: ObjectStore,
     *batches: Entries,
-    config: ProducerConfig = EACH_ALONE,
+    config: ProducerConfig | None = None,
     metadata: bytes = b"",
     clock: Callable[[], float] = time.time,
 ) -> list[Written]:
     """Produce batches, and return when all of them are enqueued."""
-    with Producer(store, config, clock=clock) as producer:
+    with Producer(store, config or each_alone(), clock=clock) as producer:
         handles = [producer.produce(batch, metadata) for batch in batches]
         return [handle.result(PATIENCE) for handle in handles]
 
@@ -80,7 +88,7 @@ def consume(
     uptime: Callable[[], float] = time.monotonic,
 ) -> Consumer:
     """A consumer without a collector, which needs no close. It does not wait between its tries."""
-    return Consumer(store, NO_GC, last_acked_sequence, clock=clock, uptime=uptime, queue=without_waits(store, clock))
+    return Consumer(store, no_gc(), last_acked_sequence, clock=clock, uptime=uptime, queue=without_waits(store, clock))
 
 
 def without_waits(store: ObjectStore, clock: Callable[[], float] = time.time) -> BufferQueue:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from penstock.storage import ObjectStore
-from penstock.storage.object_store import Data, DeleteResult, Object, ObjectMeta
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
 
 Step: TypeAlias = Literal[
     "read manifest",
@@ -24,7 +24,6 @@ Step: TypeAlias = Literal[
     "delete",
 ]
 Hook: TypeAlias = Callable[[], object]
-Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -45,22 +44,18 @@ class _Hooked:
         return True
 
 
-class HookedStore:
+class HookedStore(ThinStore):
     """Calls hooks before and after steps, in the thread that takes the step. What a hook raises, the step raises.
 
     `skip` lets that many calls pass first, and `times` is the number of calls after that: all by default.
     """
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._before: list[_Hooked] = []
         self._after: list[_Hooked] = []
         self._lock = threading.Lock()
         self.steps: list[Step] = []
-
-    @property
-    def url(self) -> str:
-        return self._store.url
 
     def before(self, step: Step, do: Hook, *, skip: int = 0, times: int = 1 << 62) -> None:
         self._before.append(_Hooked(step, do, skip, times))
@@ -73,36 +68,13 @@ class HookedStore:
         """How often a step was begun."""
         return self.steps.count(step)
 
-    def get(self, path: str) -> Object:
-        return self._take(_step("read", path), lambda: self._store.get(path))
-
-    def head(self, path: str) -> ObjectMeta:
-        return self._take(_step("read", path), lambda: self._store.head(path))
-
-    def put(self, path: str, data: Data) -> str:
-        return self._take(_step("write", path), lambda: self._store.put(path, data))
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        step = _step("write", path)
-        # The manifest that a buffer begins with is empty: it is there before anything is enqueued.
-        step = "create manifest" if step == "write manifest" else step
-        return self._take(step, lambda: self._store.put_if_absent(path, data))
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        return self._take(_step("write", path), lambda: self._store.put_if_match(path, data, version))
-
-    def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return self._take("list", lambda: self._store.list_objects(prefix))
-
-    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        return self._take("delete", lambda: self._store.delete(paths))
-
-    def _take(self, step: Step, work: Callable[[], Answer]) -> Answer:
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        step = _step_of(call)
         with self._lock:
             self.steps.append(step)
         self._call(self._before, step)
         try:
-            return work()
+            return pass_on()
         finally:
             self._call(self._after, step)
 
@@ -113,11 +85,16 @@ class HookedStore:
             hook.do()
 
 
-def _step(verb: Literal["read", "write"], path: str) -> Step:
-    if path.endswith(".batch"):
-        return "read data" if verb == "read" else "write data"
-    if path.endswith("/.owner"):
-        return "read owner" if verb == "read" else "write owner"
-    if path.endswith(".id"):
-        return "read id" if verb == "read" else "write id"
-    return "read manifest" if verb == "read" else "write manifest"
+def _step_of(call: StoreCall) -> Step:
+    if call.operation in {"list_objects", "delete"}:
+        return "delete" if call.operation == "delete" else "list"
+    is_read = call.operation in {"get", "head"}
+    if call.path.endswith(".batch"):
+        return "read data" if is_read else "write data"
+    if call.path.endswith("/.owner"):
+        return "read owner" if is_read else "write owner"
+    if call.path.endswith(".id"):
+        return "read id" if is_read else "write id"
+    if call.operation == "put_if_absent":
+        return "create manifest"  # the manifest that a buffer begins with: it is there before anything is enqueued
+    return "read manifest" if is_read else "write manifest"

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import TypeVar
 
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
 
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """One call of a store. Of a deletion `path` has all paths; `version` is the one that `put_if_match` expects."""
+
+    operation: str
+    path: str
+    data: bytes = field(default=b"", repr=False)
+    version: str | None = None
+
+    def is_conditional(self) -> bool:
+        """Whether it is a write that may lose."""
+        return self.operation in {"put_if_absent", "put_if_match"}
+
 
 class ThinStore:
-    """Passes every call on: for tests that change one of them."""
+    """Passes every call on, through `around`: for tests that change one call, or do something around all of them."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.below = store
@@ -20,61 +37,53 @@ class ThinStore:
     def url(self) -> str:
         return self.below.url
 
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        """Pass a call on, and return its answer."""
+        return pass_on()
+
     def get(self, path: str) -> Object:
-        return self.below.get(path)
+        return self.around(StoreCall("get", path), lambda: self.below.get(path))
 
     def head(self, path: str) -> ObjectMeta:
-        return self.below.head(path)
+        return self.around(StoreCall("head", path), lambda: self.below.head(path))
 
     def put(self, path: str, data: Data) -> str:
-        return self.below.put(path, data)
+        return self.around(StoreCall("put", path, bytes(data)), lambda: self.below.put(path, data))
 
     def put_if_absent(self, path: str, data: Data) -> str:
-        return self.below.put_if_absent(path, data)
+        call = StoreCall("put_if_absent", path, bytes(data))
+        return self.around(call, lambda: self.below.put_if_absent(path, data))
 
     def put_if_match(self, path: str, data: Data, version: str) -> str:
-        return self.below.put_if_match(path, data, version)
+        call = StoreCall("put_if_match", path, bytes(data), version)
+        return self.around(call, lambda: self.below.put_if_match(path, data, version))
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return self.below.list_objects(prefix)
+        return self.around(StoreCall("list_objects", prefix), lambda: self.below.list_objects(prefix))
 
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        return self.below.delete(paths)
+        listed = list(paths)
+        return self.around(StoreCall("delete", " ".join(listed)), lambda: self.below.delete(listed))
 
 
 class RecordingStore(ThinStore):
-    """Records the calls, in order."""
+    """Records the calls, in order, but for those of `head`; a listing when it has ended."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
         self.calls: list[tuple[str, str]] = []
         self.deletes: list[list[str]] = []
 
-    def get(self, path: str) -> Object:
-        self.calls.append(("get", path))
-        return super().get(path)
-
-    def put(self, path: str, data: Data) -> str:
-        self.calls.append(("put", path))
-        return super().put(path, data)
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        self.calls.append(("put_if_absent", path))
-        return super().put_if_absent(path, data)
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        self.calls.append(("put_if_match", path))
-        return super().put_if_match(path, data, version)
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        if call.operation == "delete":
+            self.deletes.append(call.path.split(" "))
+        if call.operation not in {"head", "list_objects"}:
+            self.calls.append((call.operation, call.path.split(" ")[0]))
+        return pass_on()
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         yield from super().list_objects(prefix)
         self.calls.append(("listed", prefix))
-
-    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        asked = list(paths)
-        self.calls.append(("delete", asked[0]))
-        self.deletes.append(asked)
-        return super().delete(asked)
 
 
 class RedatedStore(ThinStore):
@@ -95,19 +104,11 @@ class RedatedStore(ThinStore):
     def head(self, path: str) -> ObjectMeta:
         return self._redated(super().head(path))
 
-    def put(self, path: str, data: Data) -> str:
-        self._dates.pop(path, None)
-        return super().put(path, data)
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        version = super().put_if_absent(path, data)
-        self._dates.pop(path, None)
-        return version
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        version = super().put_if_match(path, data, version)
-        self._dates.pop(path, None)
-        return version
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        answer = pass_on()
+        if call.operation.startswith("put"):
+            self._dates.pop(call.path, None)
+        return answer
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         return map(self._redated, super().list_objects(prefix))

@@ -120,7 +120,6 @@ Start: TypeAlias = Callable[..., Child]
 
 def _run(pipe: Connection[Any, Any], work: Callable[..., object], args: tuple[object, ...], manifest: str) -> None:
     os.environ[manifests.VARIABLE] = manifest
-    manifests.follow_the_environment()
     try:
         message: _Done | _Failed = _Done(work(Parent(pipe), *args))
     except BaseException:

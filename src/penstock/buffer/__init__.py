@@ -12,7 +12,14 @@ from penstock.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from penstock.buffer.collector.collector import GarbageCollector
     from penstock.buffer.collector.report import GcReport
-    from penstock.buffer.config import DATA_PATH_PREFIX, ConsumerConfig, ManifestFormat, ProducerConfig
+    from penstock.buffer.config import (
+        DATA_PATH_PREFIX,
+        FLUSH_SIZE_BYTES,
+        GC_GRACE_SECONDS,
+        ConsumerConfig,
+        ManifestFormat,
+        ProducerConfig,
+    )
     from penstock.buffer.consumer.consumer import Consumer
     from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle, decode_object, largest_object, read_object
     from penstock.buffer.descriptors import BatchDescriptor, Metadata
@@ -33,7 +40,7 @@ else:
         {
             "collector.collector": "GarbageCollector",
             "collector.report": "GcReport",
-            "config": "ConsumerConfig DATA_PATH_PREFIX ManifestFormat ProducerConfig",
+            "config": "ConsumerConfig DATA_PATH_PREFIX FLUSH_SIZE_BYTES GC_GRACE_SECONDS ManifestFormat ProducerConfig",
             "consumer.consumer": "Consumer",
             "consumer.fetching": "ConsumedBatch FetchHandle decode_object largest_object read_object",
             "descriptors": "BatchDescriptor Metadata",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from penstock.buffer.format.batch import MAX_BATCH_BYTES, BatchFormat, Compression
@@ -14,6 +15,9 @@ from penstock.errors import InvalidInput
 from penstock.storage import check_path, check_prefix
 
 DATA_PATH_PREFIX = "ingest"
+FLUSH_SIZE_BYTES = 64 << 20
+GC_GRACE_SECONDS = 600.0
+MANIFEST_FORMAT_VARIABLE = "PENSTOCK_MANIFEST_FORMAT"
 _MAX_SECONDS = 1e9  # thirty years: no thread can wait longer, and no date go back further
 _LONGEST_NAME = 128
 _ENCODED_BY_OPENDATA = frozenset('~%#*?[]{}\\^`"<>|')  # as the object_store crate does in every path
@@ -27,12 +31,23 @@ class ManifestFormat(StrEnum):
     OPENDATA = "opendata"
 
 
+def default_manifest_format() -> ManifestFormat:
+    """What the environment variable `PENSTOCK_MANIFEST_FORMAT` asks for; `native` where it is not set.
+
+    Raises `InvalidInput` naming the variable.
+    """
+    return as_word(MANIFEST_FORMAT_VARIABLE, ManifestFormat, os.environ.get(MANIFEST_FORMAT_VARIABLE, "native"))
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
     """How a producer batches, and where it writes. Times are seconds, sizes bytes.
 
     `format` is how data batches are written. None is `arrow`, but `opendata` on a manifest of version 1: OpenData's
     consumers read no other, and stop for good at the first that they cannot read.
+
+    `manifest_format` is for a buffer that does not exist yet. Its default is read from the environment variable
+    `PENSTOCK_MANIFEST_FORMAT` when the configuration is created, and is `native` where that is not set.
 
     Raises `InvalidInput` naming the field, the value and what is allowed.
 
@@ -45,12 +60,12 @@ class ProducerConfig:
     data_path_prefix: str = DATA_PATH_PREFIX
     manifest_path: str = MANIFEST_PATH
     flush_interval: float = 0.1
-    flush_size_bytes: int = 64 << 20
+    flush_size_bytes: int = FLUSH_SIZE_BYTES
     max_buffered_inputs: int = 1_000_000
     max_buffered_bytes: int = 256 << 20
     compression: str = Compression.NONE
     format: str | None = None
-    manifest_format: str = ManifestFormat.NATIVE
+    manifest_format: str = field(default_factory=default_manifest_format)
     max_batch_bytes: int = MAX_BATCH_BYTES
     enqueue_deadline: float = 300.0
 
@@ -79,7 +94,7 @@ class ConsumerConfig:
     """How a consumer reads, and how its collector deletes. Times are seconds, sizes bytes.
 
     `group` has its own place in the queue; `start` is where it begins if it is new: `earliest`, `latest`, or a sequence
-    that is there. A manifest of version 1 has no groups but `default`.
+    that is there. A manifest of version 1 has no groups but `default`. `manifest_format` is as in `ProducerConfig`.
 
     `enqueue_deadline` is the longest that any of the buffer's producers uses; a `gc_grace_period` below twice that is
     refused, for it would delete what can still be enqueued. Raises `InvalidInput` naming the field.
@@ -91,11 +106,11 @@ class ConsumerConfig:
     manifest_path: str = MANIFEST_PATH
     data_path_prefix: str = DATA_PATH_PREFIX
     gc_interval: float = 300.0
-    gc_grace_period: float = 600.0
+    gc_grace_period: float = GC_GRACE_SECONDS
     gc: bool = True
     group: str = "default"
     start: str | int = "earliest"
-    manifest_format: str = ManifestFormat.NATIVE
+    manifest_format: str = field(default_factory=default_manifest_format)
     max_batch_bytes: int = MAX_BATCH_BYTES
     enqueue_deadline: float = 300.0
     gc_at_close: float = 5.0
@@ -151,12 +166,12 @@ def check_opendata_places(prefix: str | None, manifest: str) -> None:
     penstock.errors.InvalidInput: data_path_prefix '~me' has '~', which OpenData's crate writes as '%7E' in a path: it \
 and Penstock would each see an empty queue. Use another path, or a manifest of version 2 (`penstock manifest upgrade`)
     """
-    for field, path in (("data_path_prefix", prefix or ""), ("manifest_path", manifest)):
+    for name, path in (("data_path_prefix", prefix or ""), ("manifest_path", manifest)):
         for character in path:
             if character in _ENCODED_BY_OPENDATA or not character.isascii():
                 encoded = "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogatepass"))
                 raise InvalidInput(
-                    f"{field} {path!r} has {character!r}, which OpenData's crate writes as {encoded!r} in a path: it "
+                    f"{name} {path!r} has {character!r}, which OpenData's crate writes as {encoded!r} in a path: it "
                     "and Penstock would each see an empty queue. Use another path, or a manifest of version 2 "
                     "(`penstock manifest upgrade`)"
                 )

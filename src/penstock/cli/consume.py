@@ -12,6 +12,8 @@ import msgspec
 import typer
 
 from penstock.buffer import (
+    DEFAULT_GROUP,
+    MANIFEST_PATH,
     BatchDescriptor,
     BufferQueue,
     ConsumedBatch,
@@ -21,8 +23,6 @@ from penstock.buffer import (
 )
 from penstock.cli.output import counted, escaped_json, escaped_line, give_up_stdout, not_printed, say
 from penstock.cli.places import (
-    DEFAULT_GROUP,
-    MANIFEST_PATH,
     ManifestPath,
     StorageOptions,
     Where,

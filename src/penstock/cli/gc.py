@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
+from penstock.buffer import (
+    DATA_PATH_PREFIX,
+    GC_GRACE_SECONDS,
+    MANIFEST_PATH,
+    ConsumerConfig,
+    GarbageCollector,
+    GcReport,
+)
 from penstock.cli.output import counted, date, say, say_json
 from penstock.cli.places import (
-    DATA_PATH_PREFIX,
-    MANIFEST_PATH,
     AsJson,
     ManifestPath,
     StorageOptions,
@@ -21,8 +26,6 @@ from penstock.cli.places import (
 )
 from penstock.errors import InvalidInput
 from penstock.storage import url_of
-
-_GRACE_SECONDS = ConsumerConfig().gc_grace_period
 
 
 def gc_command(
@@ -34,7 +37,7 @@ def gc_command(
     ] = None,
     grace: Annotated[
         float, typer.Option(help="Seconds that readers and producers have; at least 600.")
-    ] = _GRACE_SECONDS,
+    ] = GC_GRACE_SECONDS,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:

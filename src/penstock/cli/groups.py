@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import Groups
+from penstock.buffer import DEFAULT_GROUP, MANIFEST_PATH, Groups
 from penstock.cli.output import date_or_none, say, say_json, show
 from penstock.cli.places import (
-    DEFAULT_GROUP,
-    MANIFEST_PATH,
     AsJson,
     ManifestPath,
     StorageOptions,

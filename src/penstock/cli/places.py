@@ -7,12 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from penstock.buffer import BatchFormat, ConsumerConfig
+from penstock.buffer import BatchFormat
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store
-
-_DEFAULTS = ConsumerConfig()
-MANIFEST_PATH, DATA_PATH_PREFIX, DEFAULT_GROUP = _DEFAULTS.manifest_path, _DEFAULTS.data_path_prefix, _DEFAULTS.group
 
 _MAX_SEQUENCE_DIGITS = 20
 

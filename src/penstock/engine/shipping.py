@@ -25,7 +25,6 @@ from penstock.errors import (
 from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
 from penstock.storage import ObjectStore, local_path
 
-_CONFIG = ProducerConfig()
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
 _FOLDER_POLL_SECONDS = 1.0
@@ -39,7 +38,7 @@ def ship(
     *,
     stop: threading.Event | None = None,
     until_idle: bool = False,
-    config: ProducerConfig = _CONFIG,
+    config: ProducerConfig | None = None,
 ) -> EngineStats:
     """Move the events of a queue into a buffer, on and on; an event is acked when the buffer has it durably.
 

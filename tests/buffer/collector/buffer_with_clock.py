@@ -10,7 +10,6 @@ from penstock.buffer import (
     GarbageCollector,
     GcReport,
     Manifest,
-    ProducerConfig,
     Written,
 )
 from penstock.buffer.locations import Names
@@ -21,13 +20,12 @@ from penstock.buffer.manifest.v2.head import Head
 from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.manifest.auditor import Auditor
 from tests.support.dated_buffer import GRACE, MANIFEST, NOW_MS, PREFIX, named_at
+from tests.support.filled_buffers import no_gc
 from tests.support.producing import produce_step_by_step
 
 DAY = 86_400.0
 MILLISECOND = 0.001
 FOLDER = f"{MANIFEST}.d/"
-ONE_EACH = ProducerConfig(flush_size_bytes=1)
-WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 
 
 @dataclass
@@ -115,5 +113,5 @@ class Buffer:
 
     def rest(self) -> list[bytes]:
         """What can still be consumed."""
-        with Consumer(self.store, WITHOUT_COLLECTOR) as consumer:
+        with Consumer(self.store, no_gc()) as consumer:
             return [entry for batch in consumer for entry in batch.entries]

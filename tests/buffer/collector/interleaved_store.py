@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from penstock.storage import DeleteResult, MemoryStore, Object, ObjectMeta, ObjectStore
+from penstock.storage import DeleteResult, MemoryStore, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
 
-Answer = TypeVar("Answer")
+_VERBS = {"put_if_absent": "create", "put_if_match": "replace", "list_objects": "list"}
 
 
 class Step(Protocol):
@@ -17,32 +18,20 @@ class Step(Protocol):
     def __call__(self, what: str, path: str = "") -> None: ...
 
 
-class InterleavedStore:
+class InterleavedStore(ThinStore):
     """Calls `step` before every call, and `check` after it. A long call is several steps."""
 
     def __init__(self, store: ObjectStore, step: Step, check: Callable[[], None]) -> None:
-        self._store = store
+        super().__init__(store)
         self._step = step
         self._check = check
 
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def get(self, path: str) -> Object:
-        return self._call("get", path, lambda: self._store.get(path))
-
-    def head(self, path: str) -> ObjectMeta:
-        return self._call("head", path, lambda: self._store.head(path))
-
-    def put(self, path: str, data: Data) -> str:
-        return self._call("put", path, lambda: self._store.put(path, data))
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        return self._call("create", path, lambda: self._store.put_if_absent(path, data))
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        return self._call("replace", path, lambda: self._store.put_if_match(path, data, version))
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        self._step(f"{_VERBS.get(call.operation, call.operation)} {_kind(call.path)}", call.path)
+        try:
+            return pass_on()
+        finally:
+            self._check()
 
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
         """List in two pages, as a bucket does. Each shows what is there when it is requested."""
@@ -52,21 +41,11 @@ class InterleavedStore:
         yield from self._page(prefix, half[-1].path if half else "")
 
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        return [self._delete(path) for path in paths]
-
-    def _delete(self, path: str) -> DeleteResult:
-        return self._call("delete", path, lambda: self._store.delete([path])[0])
+        return [super(InterleavedStore, self).delete([path])[0] for path in paths]
 
     def _page(self, prefix: str, after: str) -> list[ObjectMeta]:
-        found = self._call("list", prefix, lambda: list(self._store.list_objects(prefix)))
+        found = self.around(StoreCall("list_objects", prefix), lambda: list(self.below.list_objects(prefix)))
         return sorted((meta for meta in found if meta.path > after), key=lambda meta: meta.path)
-
-    def _call(self, operation: str, path: str, call: Callable[[], Answer]) -> Answer:
-        self._step(f"{operation} {_kind(path)}", path)
-        try:
-            return call()
-        finally:
-            self._check()
 
 
 class ChangeTrackingMemory(MemoryStore):

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, ProducerConfig
@@ -99,6 +99,7 @@ class Simulation:
         self._delivered: set[bytes] = set()
         self._lost: str | None = None
         self._is_native = manifests.current() == "native"
+        self._config = replace(rules.config, manifest_format=manifests.current())
         self._floor = 0
         self.counts: Counter[str] = Counter()
 
@@ -162,7 +163,7 @@ class Simulation:
             try:
                 store = self._store_for(actor)
                 queue = self._queue(store, actor, "consumer", wall)
-                consumer = Consumer(store, self._rules.config, clock=wall, queue=queue)
+                consumer = Consumer(store, self._config, clock=wall, queue=queue)
                 for _ in range(self._random.randint(0, 4)):
                     batch = consumer.next_batch()
                     if batch is None:
@@ -299,10 +300,10 @@ class Simulation:
 
     def _collector(self, store: ObjectStore, actor: Actor | None, clock: Clock) -> GarbageCollector:
         queue = self._queue(store, actor, "consumer", clock)
-        return GarbageCollector(store, self._rules.config, clock=clock, queue=queue)
+        return GarbageCollector(store, self._config, clock=clock, queue=queue)
 
     def _consumer(self, store: ObjectStore) -> Consumer:
-        return Consumer(store, self._rules.config, clock=self._store_clock)
+        return Consumer(store, self._config, clock=self._store_clock)
 
     def _manifest(self) -> Manifest:
         return Manifest.read(self._memory, MANIFEST)
@@ -343,11 +344,11 @@ class Simulation:
         return wall, up
 
 
-def runs(seeds: Iterable[int], conditions: Conditions = Conditions(), rules: Rules = Rules()) -> Iterator[Run]:  # noqa: B008  frozen
+def runs(seeds: Iterable[int], conditions: Conditions | None = None, rules: Rules | None = None) -> Iterator[Run]:
     """Run seed after seed."""
     with in_silence():
         for seed in seeds:
-            yield Simulation(seed, conditions, rules).run()
+            yield Simulation(seed, conditions or Conditions(), rules or Rules()).run()
 
 
 def first_loss(conditions: Conditions, rules: Rules, seeds: range = range(600)) -> Run | None:

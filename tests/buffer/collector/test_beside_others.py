@@ -8,18 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.buffer import Consumer, ConsumerConfig, GcReport, Manifest, Producer
+from penstock.buffer import Consumer, GcReport, Manifest, Producer
 from tests.support.dated_buffer import MANIFEST, NOW, DatedBuffer, data_path
+from tests.support.filled_buffers import no_gc
 from tests.support.minimal_stores import BusyStore, RecordingStore
 from tests.support.processes import PATIENCE
-
-WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 
 
 def test_a_consumer_is_not_fenced_by_a_cycle(dated: DatedBuffer) -> None:
     with Producer(dated.store) as producer:
         producer.produce(b"entry")
-    consumer = Consumer(dated.store, WITHOUT_COLLECTOR)
+    consumer = Consumer(dated.store, no_gc())
     dated.write(data_path(1))
     dated.date(MANIFEST, NOW)
     assert dated.collect().deleted == 1
@@ -30,8 +29,8 @@ def test_a_consumer_is_not_fenced_by_a_cycle(dated: DatedBuffer) -> None:
 
 
 def test_the_epoch_stays_as_it_is(dated: DatedBuffer) -> None:
-    Consumer(dated.store, WITHOUT_COLLECTOR)
-    Consumer(dated.store, WITHOUT_COLLECTOR)
+    Consumer(dated.store, no_gc())
+    Consumer(dated.store, no_gc())
     dated.collect()
     assert Manifest.read(dated.store).epoch == 2
 

@@ -16,9 +16,10 @@ from penstock.buffer import GarbageCollector, Producer
 from penstock.buffer.groups import Groups
 from penstock.buffer.locations import location_time, segment_time
 from penstock.storage import MemoryStore
-from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, ONE_EACH, Buffer, Time
+from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, Buffer, Time
 from tests.buffer.manifest.world import SMALL
 from tests.support.dated_buffer import GRACE, MANIFEST, NOW_MS, OWNER, named_at
+from tests.support.filled_buffers import each_alone
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Gate
 
@@ -59,7 +60,7 @@ def settle(buffer: Buffer) -> None:
 
 def test_a_producers_clock_that_is_ten_years_ahead_for_one_call_keeps_no_object_for_long(buffer: Buffer) -> None:
     wrong_by = TEN_YEARS
-    with Producer(buffer.store, ONE_EACH, clock=lambda: buffer.time() + wrong_by) as producer:
+    with Producer(buffer.store, each_alone(), clock=lambda: buffer.time() + wrong_by) as producer:
         producer.produce(b"ahead").result()
         wrong_by = 0.0
         for number in range(150):
@@ -143,7 +144,7 @@ def test_a_producer_that_is_paused_with_an_object_of_the_future_writes_it_again(
     before = buffer.data()
     hooked, gate = HookedStore(buffer.store), Gate()
     hooked.after("write data", gate, times=1)
-    with Producer(hooked, ONE_EACH, clock=wrong_at(buffer.time, 0, 1)) as producer:
+    with Producer(hooked, each_alone(), clock=wrong_at(buffer.time, 0, 1)) as producer:
         handle = producer.produce(b"paused")
         gate.wait_for_arrival()
         (paused,) = buffer.data() - before

@@ -20,8 +20,9 @@ from penstock.buffer.manifest.v2.head import Head
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import ObjectMeta, ObjectStore
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, WITHOUT_COLLECTOR, Buffer
+from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, MILLISECOND, Buffer
 from tests.support.dated_buffer import GRACE, GRACE_MS, MANIFEST, NOW_MS, OWNER, PREFIX, DatedBuffer, named_at
+from tests.support.filled_buffers import no_gc
 from tests.support.minimal_stores import BusyStore, RecordingStore
 
 MANIFESTS = ["native"]
@@ -201,7 +202,7 @@ def test_a_reader_has_a_grace_period_after_the_dequeue(buffer: Buffer) -> None:
     for _ in range(3):
         buffer.collect()
         buffer.time.passes(GRACE)
-    with Consumer(buffer.store, WITHOUT_COLLECTOR) as consumer:
+    with Consumer(buffer.store, no_gc()) as consumer:
         (descriptor,) = consumer.next_descriptors(1)
         consumer.ack_through(0)
         buffer.collect()

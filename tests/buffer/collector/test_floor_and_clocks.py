@@ -10,8 +10,9 @@ from penstock.buffer import (
     Producer,
 )
 from penstock.buffer.locations import location_time
-from tests.buffer.collector.buffer_with_clock import DAY, MILLISECOND, ONE_EACH, Buffer
+from tests.buffer.collector.buffer_with_clock import DAY, MILLISECOND, Buffer
 from tests.support.dated_buffer import GRACE, GRACE_MS, MANIFEST, NOW_MS, PREFIX, DatedBuffer, named_at
+from tests.support.filled_buffers import each_alone
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Gate
 
@@ -28,7 +29,7 @@ def test_a_producer_that_is_paused_over_the_grace_period_writes_its_object_again
     before = buffer.data()
     hooked, gate = HookedStore(buffer.store), Gate()
     hooked.after("write data", gate, times=1)
-    with Producer(hooked, ONE_EACH, clock=buffer.time) as producer:
+    with Producer(hooked, each_alone(), clock=buffer.time) as producer:
         handle = producer.produce(b"paused")
         gate.wait_for_arrival()
         (paused,) = buffer.data() - before
@@ -48,7 +49,7 @@ def test_a_producer_that_is_paused_right_before_its_write_loses_and_writes_its_o
     buffer.ack(1)
     hooked, gate = HookedStore(buffer.store), Gate()
     hooked.before("write manifest", gate, times=1)
-    with Producer(hooked, ONE_EACH, clock=buffer.time) as producer:
+    with Producer(hooked, each_alone(), clock=buffer.time) as producer:
         handle = producer.produce(b"paused")
         gate.wait_for_arrival()
         buffer.time.passes(10 * GRACE)
@@ -68,7 +69,7 @@ def test_a_producer_whose_clock_is_a_day_behind_works_and_then_names_above_the_f
     buffer.collect()
     floor = buffer.head.floor
     hooked = HookedStore(buffer.store)
-    with Producer(hooked, ONE_EACH, clock=lambda: buffer.time() - DAY) as producer:
+    with Producer(hooked, each_alone(), clock=lambda: buffer.time() - DAY) as producer:
         written = [producer.produce(b"first").result()]
         assert hooked.count("write data") == 1  # above the floor, which it read together with the owner
         written += [producer.produce(b"%d" % number).result() for number in range(3)]
@@ -95,7 +96,7 @@ def test_a_collector_whose_clock_is_a_day_ahead_loses_nothing_and_delays_the_oth
     buffer.collect(skew=DAY)
     assert buffer.head.floor == NOW_MS + round(DAY * 1000) - GRACE_MS
     hooked = HookedStore(buffer.store)
-    with Producer(hooked, ONE_EACH, clock=buffer.time) as producer:
+    with Producer(hooked, each_alone(), clock=buffer.time) as producer:
         written = producer.produce(b"now").result()
     assert hooked.count("write data") == 1  # above that floor, though it is below by all clocks
     buffer.time.passes(DAY + GRACE - MILLISECOND)

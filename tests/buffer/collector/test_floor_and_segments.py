@@ -13,9 +13,10 @@ from penstock.buffer.producer.block_appender import BlockAppender
 from penstock.errors import Fenced
 from penstock.records import values_to_arrow
 from penstock.testing import Fault, FaultyStore
-from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, WITHOUT_COLLECTOR, Buffer
+from tests.buffer.collector.buffer_with_clock import DAY, FOLDER, Buffer
 from tests.support.dated_buffer import GRACE, MANIFEST, OWNER
 from tests.support.enqueuing import enqueue
+from tests.support.filled_buffers import no_gc
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import Background, Gate
 
@@ -117,7 +118,7 @@ def test_readers_whose_segment_was_collected_while_they_were_paused_get_fenced(
 ) -> None:
     small.fill(8)
     hooked, gate = HookedStore(small.store), Gate()
-    consumer = Consumer(hooked, WITHOUT_COLLECTOR, clock=small.time)
+    consumer = Consumer(hooked, no_gc(), clock=small.time)
     hooked.before("read manifest", gate, skip=1, times=1)  # the head is read: the next is the segment
     late = Background(consumer.next_batch)
     gate.wait_for_arrival()

@@ -11,6 +11,7 @@ import pytest
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, GcReport, Producer
 from penstock.storage import LocalStore
 from tests.support.dated_buffer import named_at
+from tests.support.filled_buffers import no_gc
 
 GRACE = ConsumerConfig().gc_grace_period
 OLD, ALMOST = GRACE, GRACE - 30  # a slow machine may take that long until it collects
@@ -18,7 +19,6 @@ OUR_OWN = {
     "native": {"ingest/manifest", "ingest/.owner"},
     "opendata": {"ingest/manifest", "ingest/manifest.id", "ingest/.owner"},
 }
-WITHOUT_COLLECTOR = ConsumerConfig(gc=False)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def files(root: Path) -> set[str]:
 
 def acked(root: Path, count: int) -> Consumer:
     """Consume and ack `count` batches."""
-    consumer = Consumer(LocalStore(root), WITHOUT_COLLECTOR)
+    consumer = Consumer(LocalStore(root), no_gc())
     for _ in range(count):
         batch = consumer.next_batch()
         assert batch is not None

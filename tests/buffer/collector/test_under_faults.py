@@ -24,8 +24,7 @@ from tests.buffer.collector.simulation import in_silence
 from tests.support.dated_buffer import MANIFEST
 from tests.support.enqueuing import Shipment
 
-CONFIG = ConsumerConfig()
-DEADLINE, GRACE = CONFIG.enqueue_deadline, CONFIG.gc_grace_period
+DEADLINE, GRACE = ConsumerConfig().enqueue_deadline, ConsumerConfig().gc_grace_period
 # Two dates may be wrong by twice this together, and that still leaves the deadline.
 HARMLESS_JUMP = (GRACE - DEADLINE) / 2
 DAY = 86_400.0
@@ -51,7 +50,7 @@ class Buffer:
         )
         self._names = Names(lambda: self._now)
         self._queue = BufferQueue(self.store, MANIFEST, "producer", uptime=lambda: self._now, sleep=lambda _: None)
-        self._collector = GarbageCollector(self.store, CONFIG, clock=lambda: self._now)
+        self._collector = GarbageCollector(self.store, clock=lambda: self._now)
         self._written: list[NewEntry] = []
         self._epoch: int | None = None
         self.deleted = self.rewritten = 0

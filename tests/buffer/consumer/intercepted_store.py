@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
-from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
-from penstock.storage.object_store import Data
-
-Answer = TypeVar("Answer")
+from penstock.storage import ObjectStore
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
 
 
 @dataclass
@@ -22,18 +20,14 @@ class _Interception:
     times: int
 
 
-class InterceptedStore:
+class InterceptedStore(ThinStore):
     """Any store, with its calls recorded as `(operation, path)`."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self.inner = store
+        super().__init__(store)
         self.calls: list[tuple[str, str]] = []
         self._interceptions: list[_Interception] = []
         self._lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     @property
     def is_done(self) -> bool:
@@ -60,42 +54,20 @@ class InterceptedStore:
         """How many calls there were of some operations."""
         return sum(operation in operations for operation, _ in self.calls)
 
-    def get(self, path: str) -> Object:
-        return self._call("get", path, lambda: self.inner.get(path))
-
-    def head(self, path: str) -> ObjectMeta:
-        return self._call("head", path, lambda: self.inner.head(path))
-
-    def put(self, path: str, data: Data) -> str:
-        return self._call("put", path, lambda: self.inner.put(path, data))
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        return self._call("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        return self._call("put_if_match", path, lambda: self.inner.put_if_match(path, data, version))
-
-    def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return self._call("list_objects", prefix, lambda: self.inner.list_objects(prefix))
-
-    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        given = list(paths)
-        return self._call("delete", ",".join(given), lambda: self.inner.delete(given))
-
-    def _call(self, operation: str, path: str, call: Callable[[], Answer]) -> Answer:
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
         with self._lock:
-            self.calls.append((operation, path))
-        self._run_actions("before", operation, path)
-        answer = call()
-        self._run_actions("after", operation, path)
+            self.calls.append((call.operation, call.path))
+        self._run_actions("before", call)
+        answer = pass_on()
+        self._run_actions("after", call)
         return answer
 
-    def _run_actions(self, when: str, operation: str, path: str) -> None:
+    def _run_actions(self, when: str, call: StoreCall) -> None:
         with self._lock:
             due = [
                 step
                 for step in self._interceptions
-                if step.when == when and step.operation == operation and step.path in {None, path}
+                if step.when == when and step.operation == call.operation and step.path in {None, call.path}
             ]
             for step in due:
                 step.times -= 1

@@ -14,7 +14,9 @@ from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
 from tests.support.filled_buffers import MANIFEST, PATIENCE, fill, metric, read
 
-OFTEN = ConsumerConfig(gc_interval=0.001)
+
+def often() -> ConsumerConfig:
+    return ConsumerConfig(gc_interval=0.001)
 
 
 class Cycles:
@@ -49,7 +51,7 @@ def let_time_pass(store: InterceptedStore, now: list[float]) -> None:
     """Let a grace period pass with every cycle of a collector."""
 
     def pass_on() -> None:
-        now[0] += OFTEN.gc_grace_period
+        now[0] += often().gc_grace_period
 
     store.before("list_objects", pass_on, path="ingest", times=1_000_000)
 
@@ -87,7 +89,7 @@ def test_a_consumer_without_a_collector_lists_nothing(memory: ObjectStore) -> No
 def test_a_cycle_comes_again_after_each_interval(store: ObjectStore) -> None:
     intercepted = InterceptedStore(store)
     cycles = Cycles(intercepted)
-    with Consumer(intercepted, OFTEN):
+    with Consumer(intercepted, often()):
         cycles.wait_for(3)
 
 
@@ -106,8 +108,8 @@ def test_an_object_that_was_acked_is_deleted_in_the_background(fresh_name: str) 
     deleted = threading.Event()
     intercepted.after("delete", deleted.set, path=written.location)
     let_time_pass(intercepted, now)
-    with Consumer(intercepted, OFTEN, clock=lambda: now[0]) as consumer:
-        now[0] += OFTEN.gc_grace_period
+    with Consumer(intercepted, often(), clock=lambda: now[0]) as consumer:
+        now[0] += often().gc_grace_period
         read(consumer).ack()
         assert deleted.wait(PATIENCE)
     assert written.location not in [found.path for found in store.list_objects()]
@@ -124,8 +126,8 @@ def test_an_object_that_was_not_acked_is_kept(fresh_name: str) -> None:
     deleted = threading.Event()
     intercepted.after("delete", deleted.set, path=first.location)
     let_time_pass(intercepted, now)
-    with Consumer(intercepted, OFTEN, clock=lambda: now[0]) as consumer:
-        now[0] += OFTEN.gc_grace_period
+    with Consumer(intercepted, often(), clock=lambda: now[0]) as consumer:
+        now[0] += often().gc_grace_period
         read(consumer).ack()
         assert deleted.wait(PATIENCE)
         assert read(consumer).location == second.location
@@ -150,7 +152,7 @@ def test_a_cycle_that_fails_does_not_end_the_thread(memory: ObjectStore, error: 
     intercepted = InterceptedStore(memory)
     intercepted.fail("list_objects", error, times=2)
     cycles = Cycles(intercepted)
-    with Consumer(intercepted, OFTEN):
+    with Consumer(intercepted, often()):
         cycles.wait_for(2)  # of those that did not fail
     assert intercepted.count("list_objects") >= 4
 
@@ -162,7 +164,7 @@ def test_a_cycle_that_fails_is_logged(memory: ObjectStore, caplog: pytest.LogCap
     intercepted = InterceptedStore(memory)
     intercepted.fail("list_objects", error)
     cycles = Cycles(intercepted)
-    with Consumer(intercepted, OFTEN):
+    with Consumer(intercepted, often()):
         cycles.wait_for(1)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert memory.url in record.getMessage()
@@ -180,7 +182,7 @@ def test_a_cycle_that_fails_does_not_reach_the_consumer(memory: ObjectStore) -> 
         raise StorageError("the store is down")
 
     intercepted.before("list_objects", fail, times=1_000_000)
-    with Consumer(intercepted, OFTEN) as consumer:
+    with Consumer(intercepted, often()) as consumer:
         assert failed.wait(PATIENCE)
         read(consumer).ack()
         assert consumer.last_acked_sequence == 0
@@ -190,7 +192,7 @@ def test_a_fenced_consumer_goes_on_collecting_until_it_is_closed(memory: ObjectS
     # A collector has no epoch: any number of them may run.
     intercepted = InterceptedStore(memory)
     cycles = Cycles(intercepted)
-    with Consumer(intercepted, OFTEN), Consumer(memory, ConsumerConfig(gc=False)):
+    with Consumer(intercepted, often()), Consumer(memory, ConsumerConfig(gc=False)):
         cycles.wait_for(2)
 
 
@@ -200,7 +202,7 @@ def test_a_fenced_consumer_goes_on_collecting_until_it_is_closed(memory: ObjectS
 def test_close_ends_the_thread(store: ObjectStore, new_threads: NewThreads) -> None:
     intercepted = InterceptedStore(store)
     cycles = Cycles(intercepted)
-    consumer = Consumer(intercepted, OFTEN)
+    consumer = Consumer(intercepted, often())
     (thread,) = new_threads()
     cycles.wait_for(1)
     consumer.close()
@@ -217,7 +219,7 @@ def test_close_does_not_wait_for_the_next_cycle(memory: ObjectStore, new_threads
 def test_close_waits_for_a_cycle_that_is_under_way(memory: ObjectStore, new_threads: NewThreads) -> None:
     intercepted = InterceptedStore(memory)
     under_way = threading.Event()
-    consumer = Consumer(intercepted, OFTEN)
+    consumer = Consumer(intercepted, often())
     (thread,) = new_threads()
 
     def hold_until_closing() -> None:

@@ -12,7 +12,7 @@ from penstock.buffer import Consumer, ConsumerConfig
 from penstock.errors import Closed, PenstockError, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
-from tests.support.filled_buffers import MANIFEST, NO_GC, consume, fill, kept, queue_up, read
+from tests.support.filled_buffers import MANIFEST, consume, fill, kept, no_gc, queue_up, read
 
 DOWN = StorageError("the store is down")
 
@@ -245,7 +245,7 @@ def test_a_closed_consumer_does_not_call_the_store(memory: ObjectStore) -> None:
 
 def test_a_closed_consumer_still_has_its_cursors(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    with Consumer(memory, NO_GC) as consumer:
+    with Consumer(memory, no_gc()) as consumer:
         read(consumer).ack()
     assert (consumer.last_acked_sequence, len(consumer), bool(consumer)) == (0, 0, True)
 

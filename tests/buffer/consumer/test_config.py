@@ -11,6 +11,8 @@ import pytest
 from penstock.buffer import ConsumerConfig, ManifestFormat
 from penstock.errors import InvalidInput
 
+MANIFESTS = ["native"]
+
 ULID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 NO_SECONDS = [0, -1, -0.001, math.nan, math.inf, -math.inf, True, "300", None]
 

@@ -18,12 +18,12 @@ from penstock.errors import CorruptData, Fenced
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.edited_manifests import changed, head_of
 from tests.support.filled_buffers import (
-    EACH_ALONE,
     MANIFEST,
     PATIENCE,
     Cursors,
     consume,
     cursors,
+    each_alone,
     queue_up,
     sequences,
 )
@@ -176,7 +176,7 @@ def test_a_corrupt_head_is_reported_by_the_calls_that_administer_a_buffer(memory
 
 
 def test_a_corrupt_head_fails_the_handle_of_a_producer_and_is_not_overwritten(memory: ObjectStore) -> None:
-    with Producer(memory, EACH_ALONE) as producer:
+    with Producer(memory, each_alone()) as producer:
         producer.produce(b"a").result(PATIENCE)
         corrupt = changed(memory.get(MANIFEST).data, colour="red")
         memory.put(MANIFEST, corrupt)

@@ -11,7 +11,7 @@ from penstock.buffer import Consumer, ConsumerConfig
 from penstock.errors import InvalidInput, StorageError
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
-from tests.support.filled_buffers import NO_GC, fill, kept
+from tests.support.filled_buffers import fill, kept, no_gc
 
 HOUR = 3_600.0
 MARK = "ingest/.collected"
@@ -73,7 +73,7 @@ def test_a_job_that_runs_more_often_than_the_interval_collects_once_in_it(fresh_
 
 def test_without_a_collector_or_without_time_for_it_nothing_is_collected(fresh_name: str) -> None:
     job = Job(fresh_name)
-    for config in (NO_GC, ConsumerConfig(gc_at_close=0.0)):
+    for config in (no_gc(), ConsumerConfig(gc_at_close=0.0)):
         for _ in range(6):
             job.run(config)
     assert len(job.data()) == 24
@@ -143,6 +143,6 @@ def test_a_consumer_that_was_fenced_leaves_it_to_the_one_after(memory: ObjectSto
     fill(memory, b"one")
     intercepted = InterceptedStore(memory)
     consumer = Consumer(intercepted)
-    Consumer(memory, NO_GC)
+    Consumer(memory, no_gc())
     consumer.close()
     assert intercepted.count("list_objects") == 0

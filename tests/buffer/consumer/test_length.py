@@ -14,7 +14,7 @@ from penstock.errors import CorruptData
 from penstock.storage import Object, ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
-from tests.support.filled_buffers import MANIFEST, NO_GC, consume, fill, queue_up, read, sequences
+from tests.support.filled_buffers import MANIFEST, consume, fill, no_gc, queue_up, read, sequences
 from tests.support.minimal_stores import ThinStore
 
 # As of the last read or write
@@ -196,7 +196,7 @@ def test_an_object_that_is_gone_has_the_manifest_decoded_again(store: ObjectStor
 def test_a_consumer_takes_a_path_or_a_url(tmp_path: Path, fresh_name: str) -> None:
     places: list[str | os.PathLike[str]] = [tmp_path, str(tmp_path / "b"), f"memory://{fresh_name}"]
     for place in places:
-        with Consumer(place, NO_GC) as consumer:
+        with Consumer(place, no_gc()) as consumer:
             assert len(consumer) == 0
 
 

@@ -10,13 +10,19 @@ from penstock.storage import ObjectStore, open_store
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.edited_manifests import appended
 from tests.buffer.consumer.intercepted_store import InterceptedStore
-from tests.support.filled_buffers import MANIFEST, NO_GC, consume, fill, metric, queue_up, read, sequences
+from tests.support.filled_buffers import MANIFEST, consume, fill, metric, no_gc, queue_up, read, sequences
 
 NOW = 1_700_000_000.0
-ELSEWHERE = ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1)
-ALSO_ELSEWHERE = ConsumerConfig(gc=False, data_path_prefix="p", manifest_path="p/m")
 
 # Lag
+
+
+def also_elsewhere() -> ConsumerConfig:
+    return ConsumerConfig(gc=False, data_path_prefix="p", manifest_path="p/m")
+
+
+def elsewhere() -> ProducerConfig:
+    return ProducerConfig(data_path_prefix="p", manifest_path="p/m", flush_size_bytes=1)
 
 
 def test_the_lag_is_from_the_ingestion_until_now(store: ObjectStore) -> None:
@@ -243,9 +249,9 @@ def test_two_buffers_do_not_share_their_metrics(memory: ObjectStore, fresh_name:
 
 def test_two_buffers_of_one_store_do_not_share_their_metrics(memory: ObjectStore) -> None:
     fill(memory, [b"a"], [b"b"], clock=lambda: NOW)
-    fill(memory, [b"c"], config=ELSEWHERE, clock=lambda: NOW)
-    read(Consumer(memory, NO_GC, clock=lambda: NOW + 1.0)).ack()
-    read(Consumer(memory, ALSO_ELSEWHERE, clock=lambda: NOW + 7.0)).ack()
+    fill(memory, [b"c"], config=elsewhere(), clock=lambda: NOW)
+    read(Consumer(memory, no_gc(), clock=lambda: NOW + 1.0)).ack()
+    read(Consumer(memory, also_elsewhere(), clock=lambda: NOW + 7.0)).ack()
     names = ("consumer_lag_seconds", "queue_length", "acks_total", "batches_collected_total")
     assert [metric(name, memory.url) for name in names] == [1.0, 1, 1, 1]
     assert [metric(name, f"{memory.url}/p/m") for name in names] == [7.0, 0, 1, 1]
@@ -253,7 +259,7 @@ def test_two_buffers_of_one_store_do_not_share_their_metrics(memory: ObjectStore
 
 def test_peeking_at_one_buffer_of_a_store_does_not_count_for_another(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    fill(memory, [b"c"], config=ELSEWHERE)
+    fill(memory, [b"c"], config=elsewhere())
     consume(memory)
     peek(memory, manifest_path="p/m")
     assert metric("batches_collected_total", memory.url) == 0

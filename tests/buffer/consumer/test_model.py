@@ -26,7 +26,7 @@ from penstock.storage import open_store
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.reference_consumer import ACKS_PER_WRITE, Model
 from tests.support.enqueuing import enqueue
-from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, cursors, sequences, without_waits
+from tests.support.filled_buffers import MANIFEST, Cursors, cursors, no_gc, sequences, without_waits
 
 # So many errors that most runs have some, and so few that most calls succeed.
 RATES = {
@@ -62,7 +62,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.is_faulty = faulty
         self.producer = BufferQueue(self.below, MANIFEST, "producer")
         self.model = Model()
-        self.consumer = Consumer(self.below, NO_GC)
+        self.consumer = Consumer(self.below, no_gc())
         self.epoch = Manifest.read(self.below).epoch
         self.restart(last_acked=None, allow_gap=False)
 
@@ -196,7 +196,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.restart(last_acked, allow_gap)
 
     def open(self, last_acked: int | None, *, allow_gap: bool) -> Consumer:
-        return Consumer(self.store, NO_GC, last_acked, allow_gap=allow_gap, queue=without_waits(self.store))
+        return Consumer(self.store, no_gc(), last_acked, allow_gap=allow_gap, queue=without_waits(self.store))
 
     @rule()
     def restart_where_it_was(self) -> None:
@@ -216,7 +216,7 @@ class ConsumerMachine(RuleBasedStateMachine):
 
     @rule()
     def rival(self) -> None:
-        Consumer(self.below, NO_GC)
+        Consumer(self.below, no_gc())
         self.epoch += 1
         self.model.is_fenced = True
 

@@ -8,7 +8,7 @@ from penstock.buffer import Consumer, ConsumerConfig, Metadata, ProducerConfig
 from penstock.errors import CorruptData, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
-from tests.support.filled_buffers import MANIFEST, NO_GC, Cursors, consume, cursors, fill, kept, read
+from tests.support.filled_buffers import MANIFEST, Cursors, consume, cursors, fill, kept, no_gc, read
 
 INTERRUPTIONS = [StorageError("the store is down"), OSError("a store of a user's"), KeyboardInterrupt()]
 BY_NAME = [type(error).__name__ for error in INTERRUPTIONS]
@@ -143,7 +143,7 @@ def test_an_interrupt_while_the_lag_is_measured_does_not_lose_the_entry(memory: 
             raise KeyboardInterrupt
         return 1.0
 
-    consumer = Consumer(memory, NO_GC, clock=clock)
+    consumer = Consumer(memory, no_gc(), clock=clock)
     is_interrupted = True
     with pytest.raises(KeyboardInterrupt):
         consumer.next_batch()

@@ -14,13 +14,13 @@ from penstock.testing import Fault, FaultyStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
 from tests.support.filled_buffers import (
     MANIFEST,
-    NO_GC,
     Cursors,
     consume,
     cursors,
     epoch,
     fill,
     kept,
+    no_gc,
     queue_up,
     read,
     sequences,
@@ -144,7 +144,7 @@ def test_a_refusal_starts_no_collector(memory: ObjectStore) -> None:
 
 def test_a_gap_that_is_allowed_goes_on_with_the_first_kept_entry(store: ObjectStore) -> None:
     queue(store, 4, 6)
-    consumer = Consumer(store, NO_GC, 2, allow_gap=True)
+    consumer = Consumer(store, no_gc(), 2, allow_gap=True)
     assert cursors(consumer) == Cursors(2, 2, 2)
     assert epoch(store) == 2
     assert sequences(consumer.next_descriptors(5)) == [4, 5]
@@ -153,14 +153,14 @@ def test_a_gap_that_is_allowed_goes_on_with_the_first_kept_entry(store: ObjectSt
 def test_the_first_batch_behind_a_gap_that_is_allowed_is_read(store: ObjectStore) -> None:
     written = fill(store, *([b"%d" % number] for number in range(5)))
     consume(store, 3)
-    consumer = Consumer(store, NO_GC, 0, allow_gap=True)
+    consumer = Consumer(store, no_gc(), 0, allow_gap=True)
     assert read(consumer).location == written[4].location
 
 
 def test_a_flush_behind_what_was_never_enqueued_writes_nothing_to_an_empty_queue(memory: ObjectStore) -> None:
     queue_up(memory, 5)
     intercepted = InterceptedStore(memory)
-    consumer = Consumer(intercepted, NO_GC, 7, allow_gap=True)
+    consumer = Consumer(intercepted, no_gc(), 7, allow_gap=True)
     intercepted.calls.clear()
     consumer.flush()
     assert intercepted.calls == [("get", MANIFEST)]
@@ -168,7 +168,7 @@ def test_a_flush_behind_what_was_never_enqueued_writes_nothing_to_an_empty_queue
 
 def test_acks_go_on_behind_a_gap_that_is_allowed(store: ObjectStore) -> None:
     queue(store, 4, 7)
-    consumer = Consumer(store, NO_GC, 2, allow_gap=True)
+    consumer = Consumer(store, no_gc(), 2, allow_gap=True)
     consumer.next_descriptors(5)
     consumer.ack(4)
     consumer.ack_through(5)
@@ -177,14 +177,14 @@ def test_acks_go_on_behind_a_gap_that_is_allowed(store: ObjectStore) -> None:
 
 def test_a_gap_that_is_allowed_on_an_emptied_queue_goes_on_with_what_comes(store: ObjectStore) -> None:
     queue(store, 5, 5)
-    consumer = Consumer(store, NO_GC, 2, allow_gap=True)
+    consumer = Consumer(store, no_gc(), 2, allow_gap=True)
     queue_up(store, 1)
     assert sequences(consumer.next_descriptors(5)) == [5]
 
 
 def test_what_was_never_enqueued_is_dequeued_through_where_a_gap_is_allowed(store: ObjectStore) -> None:
     queue_up(store, 5)
-    consumer = Consumer(store, NO_GC, 7, allow_gap=True)
+    consumer = Consumer(store, no_gc(), 7, allow_gap=True)
     assert kept(store) == []
     queue_up(store, 5)  # 5 to 9
     assert sequences(consumer.next_descriptors(5)) == [8, 9]
@@ -192,14 +192,14 @@ def test_what_was_never_enqueued_is_dequeued_through_where_a_gap_is_allowed(stor
 
 def test_a_gap_that_is_allowed_is_logged(memory: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
     queue(memory, 4, 6)
-    Consumer(memory, NO_GC, 2, allow_gap=True)
+    Consumer(memory, no_gc(), 2, allow_gap=True)
     (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert {"2", "4"} <= set(re.findall(r"\b\d+\b", message))
 
 
 def test_allowing_a_gap_where_there_is_none_changes_nothing(memory: ObjectStore) -> None:
     queue_up(memory, 5)
-    consumer = Consumer(memory, NO_GC, 2, allow_gap=True)
+    consumer = Consumer(memory, no_gc(), 2, allow_gap=True)
     assert sequences(consumer.next_descriptors(5)) == [3, 4]
 
 

@@ -11,14 +11,15 @@ from penstock.buffer import Consumer, ConsumerConfig, Manifest, Producer
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.errors import Fenced, InvalidInput
 from penstock.storage import ObjectStore
-from tests.buffer.test_buffer_id import MANIFEST, ONE_EACH, produce
+from tests.buffer.test_buffer_id import MANIFEST, produce
+from tests.support.filled_buffers import each_alone
 from tests.support.processes import PATIENCE
 
 MANIFESTS = ["native"]
 
 
 def test_a_producer_whose_buffer_is_deleted_and_created_again_fails_its_handles(memory: ObjectStore) -> None:
-    with Producer(memory, ONE_EACH) as producer:
+    with Producer(memory, each_alone()) as producer:
         producer.produce(b"one").result(PATIENCE)
         first = Manifest.read(memory).id
         memory.delete([MANIFEST])
@@ -30,7 +31,7 @@ def test_a_producer_whose_buffer_is_deleted_and_created_again_fails_its_handles(
 
 
 def test_a_producer_whose_buffer_is_deleted_does_not_create_it_again(memory: ObjectStore) -> None:
-    with Producer(memory, ONE_EACH) as producer:
+    with Producer(memory, each_alone()) as producer:
         producer.produce(b"one").result(PATIENCE)
         memory.delete([MANIFEST])
         with pytest.raises(InvalidInput, match="is gone, and was"):

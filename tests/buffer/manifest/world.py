@@ -15,7 +15,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from penstock.buffer.collector.collector import GarbageCollector
 from penstock.buffer.config import ConsumerConfig
@@ -25,13 +24,12 @@ from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.state import DEFAULT_GROUP, Limits, Transaction
 from penstock.errors import Fenced, InvalidInput, NotFound, StorageError
-from penstock.storage import DeleteResult, MemoryStore, Object, ObjectMeta, ObjectStore
+from penstock.storage import DeleteResult, MemoryStore, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.manifest.auditor import MANIFEST, Auditor
 from tests.support.enqueuing import Shipment
-
-T = TypeVar("T")
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
 
 GRACE = 600.0
 DAY = 86_400.0
@@ -84,45 +82,22 @@ class Call:
     places: dict[str, int] = field(default_factory=dict)
 
 
-class Interrupted:
+class Interrupted(ThinStore):
     """A host's way to the store: before and after each call the world goes on. `note` gets each call and answer."""
 
     def __init__(self, below: ObjectStore, between: Callable[[], None], note: Callable[[str], None]) -> None:
-        self._below = below
+        super().__init__(below)
         self._between = between
         self._note = note
 
-    @property
-    def url(self) -> str:
-        return self._below.url
-
-    def get(self, path: str) -> Object:
-        return self._do(f"get {path}", lambda: self._below.get(path))
-
-    def head(self, path: str) -> ObjectMeta:
-        return self._do(f"head {path}", lambda: self._below.head(path))
-
-    def put(self, path: str, data: Data) -> str:
-        return self._do(f"put {path} {data!r}", lambda: self._below.put(path, data))
-
-    def put_if_absent(self, path: str, data: Data) -> str:
-        return self._do(f"put_if_absent {path} {data!r}", lambda: self._below.put_if_absent(path, data))
-
-    def put_if_match(self, path: str, data: Data, version: str) -> str:
-        return self._do(f"put_if_match {path} {data!r}", lambda: self._below.put_if_match(path, data, version))
-
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
-        return iter(self._do(f"list_objects {prefix}", lambda: list(self._below.list_objects(prefix))))
+        return iter(self.around(StoreCall("list_objects", prefix), lambda: list(self.below.list_objects(prefix))))
 
-    def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
-        listed = list(paths)
-        return self._do(f"delete {listed}", lambda: self._below.delete(listed))
-
-    def _do(self, what: str, call: Callable[[], T]) -> T:
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
         self._between()
-        self._note(what)
+        self._note(f"{call} {call.data!r}")
         try:
-            answer = call()
+            answer = pass_on()
         except Exception as error:
             self._note(type(error).__name__)
             raise

@@ -11,10 +11,10 @@ from pathlib import Path
 from penstock.buffer import Consumer, Producer, ProducerConfig
 from penstock.errors import OutcomeUnknown
 from penstock.storage import LocalStore, ObjectStore
-from tests.buffer.manifest.faults.between import Answer, Between, Call
+from tests.support.filled_buffers import each_alone
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
 from tests.support.processes import Parent, Start
 
-ONE_EACH = ProducerConfig(flush_size_bytes=1)
 DEADLINE = 10.0
 
 
@@ -31,7 +31,7 @@ class Stop:
     occurrence: int = 1
     step: str = ""
 
-    def fits(self, call: Call) -> bool:
+    def fits(self, call: StoreCall) -> bool:
         """Whether a call counts for this stop."""
         return call.operation.startswith(self.operation) and call.path.endswith(self.ending)
 
@@ -60,21 +60,22 @@ class StopPoints:
 
     def store(self, root: str) -> ObjectStore:
         """A store on disk that stops at these points."""
-        return Between(LocalStore(root, step=self._at_step), self._around)
+        return _StoppingStore(LocalStore(root, step=self._at_step), self)
 
     def at(self, point: Stop) -> None:
         """Stop if this is one of the points."""
         if point in self._stops:
             self._halt(point)
 
-    def _around(self, call: Call, make: Callable[[], Answer]) -> Answer:
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        """Pass a call of the store on, and stop before or after it."""
         reached = [stop for stop, calls in self._stops.items() if stop.fits(call) and next(calls) == stop.occurrence]
         self._begun.update(reached)
         for stop in reached:
             if stop.when == "before":
                 self._halt(stop)
         try:
-            return make()
+            return pass_on()
         finally:  # after a read of what is not there too
             for stop in reached:
                 if stop.when == "after":
@@ -91,10 +92,19 @@ class StopPoints:
         self._parent.wait()
 
 
+class _StoppingStore(ThinStore):
+    def __init__(self, store: ObjectStore, points: StopPoints) -> None:
+        super().__init__(store)
+        self._points = points
+
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        return self._points.around(call, pass_on)
+
+
 def produce_and_stop(parent: Parent, root: str, entries: list[bytes], together: int, *stops: Stop) -> None:
     """Produce each entry as a batch of its own, `together` of them at a time, and stop at the stops."""
     stopping = StopPoints(parent, *stops)
-    with Producer(stopping.store(root), ONE_EACH) as producer:
+    with Producer(stopping.store(root), each_alone()) as producer:
         for start in range(0, len(entries), together):
             for handle in [producer.produce(entry) for entry in entries[start : start + together]]:
                 handle.result()

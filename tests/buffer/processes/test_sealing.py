@@ -16,10 +16,10 @@ from tests.buffer.processes.stop_points import (
     HANDLE_COMPLETED,
     MANIFEST_NOT_WRITTEN,
     MANIFEST_WRITTEN,
-    ONE_EACH,
     Stop,
     produce_and_stop,
 )
+from tests.support.filled_buffers import each_alone
 from tests.support.processes import PATIENCE, Parent, Start, let_go
 
 MANIFESTS = ["native"]
@@ -33,7 +33,7 @@ SEGMENT_NOT_WRITTEN = Stop("before", "put", ".seg")
 
 def enqueue_one_by_one(parent: Parent, root: str, name: str, rounds: int) -> None:
     """Produce entries, each an enqueue of its own, and send their sequences after each round."""
-    with Producer(LocalStore(root, sync=False), ONE_EACH) as producer:
+    with Producer(LocalStore(root, sync=False), each_alone()) as producer:
         parent.tell("ready")
         parent.wait()
         for start in range(0, rounds * EACH, EACH):
@@ -138,7 +138,7 @@ def test_a_producer_killed_while_it_seals_leaves_an_orphan_at_most_and_nothing_i
 
     live = {reference.name for reference in head_of(full).segments}
     assert (len(segments_in(full)), len(live)) == (there, named)
-    with Producer(full, ONE_EACH) as producer:
+    with Producer(full, each_alone()) as producer:
         producer.produce(b"next")
     expected = [b"%d" % number for number in range(Limits().tail_entries)] + [b"victim"] * is_enqueued + [b"next"]
     with Consumer(full, ConsumerConfig(gc=False)) as consumer:
@@ -155,7 +155,7 @@ def test_the_orphan_segment_of_a_killed_producer_is_collected_in_the_end(full: P
     assert victim.hear() == SEGMENT_WRITTEN
     victim.kill()
     (orphan,) = segments_in(full)
-    with Producer(full, ONE_EACH) as producer:
+    with Producer(full, each_alone()) as producer:
         producer.produce(b"next")
     with Consumer(full, ConsumerConfig(gc=False)) as consumer:
         consumer.next_descriptors(1000)

@@ -10,7 +10,9 @@ from penstock.errors import InvalidInput
 from penstock.storage import LocalStore
 from tests.support.processes import Parent
 
-QUICK = ProducerConfig(flush_interval=0.005)
+
+def quick() -> ProducerConfig:
+    return ProducerConfig(flush_interval=0.005)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ Message = Announced | Done | Got | Acked | Refused | Finished
 def produce(parent: Parent, root: str, name: str, count: int, seed: int) -> None:
     """Produce `name-0`, `name-1`, and so on, and wait for the handles of a few dozen at a time."""
     seeded = random.Random(seed)
-    with Producer(LocalStore(root), QUICK) as producer:
+    with Producer(LocalStore(root), quick()) as producer:
         done = 0
         while done < count:
             stop = min(done + seeded.randint(1, 60), count)

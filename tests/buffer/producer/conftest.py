@@ -13,6 +13,7 @@ from penstock import ObjectStore, Producer, ProducerConfig, WriteHandle
 from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.buffer.producer.space import Room
 from penstock.core.at_exit import forget
+from tests.support.call_hooks import hooks_at
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import A_WHILE, NEVER, Background, Bell, Gate
 
@@ -104,13 +105,8 @@ def hanging(memory: ObjectStore, gate: Gate) -> HookedStore:
 
 
 @pytest.fixture
-def in_line(monkeypatch: pytest.MonkeyPatch) -> Bell:
-    """Rings when a call begins to wait, with the producer's lock held: calls that come later wait behind it."""
-    bell, wait = Bell(), Room.wait
-
-    def ring_and_wait(room: Room, *args: object) -> None:
-        bell()
-        wait(room, *args)  # type: ignore[arg-type]  # passed on as they are
-
-    monkeypatch.setattr(Room, "wait", ring_and_wait)
-    return bell
+def in_line() -> Iterator[Bell]:
+    """Rings when a call in another thread begins to wait, with the producer's lock held: later calls wait behind it."""
+    bell = Bell()
+    with hooks_at(Room.wait, before=bell):
+        yield bell

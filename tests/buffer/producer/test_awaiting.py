@@ -11,11 +11,10 @@ from penstock import ObjectStore, Producer, ProducerConfig, WriteHandle, Written
 from penstock.errors import Closed, StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.support.buffer_contents import entries
+from tests.support.filled_buffers import each_alone
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
 from tests.support.waiting import Gate
-
-ONE_EACH = ProducerConfig(flush_size_bytes=1)
 
 
 class Held(NamedTuple):
@@ -38,7 +37,7 @@ def refuse() -> None:
 
 def test_awaiting_a_handle_returns_its_sequence(store: ObjectStore) -> None:
     async def work() -> list[Written]:
-        async with Producer(store, ONE_EACH) as producer:
+        async with Producer(store, each_alone()) as producer:
             return [await producer.produce(given) for given in (b"a", b"b")]
 
     written = asyncio.run(asyncio.wait_for(work(), PATIENCE))
@@ -186,7 +185,7 @@ def test_async_with_does_not_hold_up_the_loop_while_it_closes(memory: ObjectStor
         gate.open()
 
     async def work() -> None:
-        async with Producer(store, ONE_EACH) as producer:
+        async with Producer(store, each_alone()) as producer:
             producer.produce(b"x")
             opening = asyncio.create_task(open_the_gate())
         await opening

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from penstock import ObjectStore, Record, Written
+from penstock import ObjectStore, Record
 from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import BackpressureTimeout, StorageError
 from tests.buffer.producer.conftest import OpenProducer
 from tests.support.buffer_contents import entries
+from tests.support.call_hooks import hooks_at
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background, Gate
@@ -153,18 +154,11 @@ def test_a_call_that_was_refused_can_be_repeated(
     assert entries(memory) == [b"0" * 10, b"1" * 10]
 
 
-def test_when_a_handle_is_done_its_space_is_free(
-    memory: ObjectStore, open_producer: OpenProducer, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    succeed = Outcome.succeed
-
-    def succeed_and_wait(outcome: Outcome, written: Written) -> None:
-        succeed(outcome, written)
-        gate()
-
-    monkeypatch.setattr(Outcome, "succeed", succeed_and_wait)
-    producer = open_producer(memory, max_buffered_inputs=1, flush_size_bytes=1)
-    producer.produce(b"0").result(PATIENCE)
+def test_when_a_handle_is_done_its_space_is_free(memory: ObjectStore, open_producer: OpenProducer, gate: Gate) -> None:
+    with hooks_at(Outcome.succeed, after=gate):
+        producer = open_producer(memory, max_buffered_inputs=1, flush_size_bytes=1)
+        producer.produce(b"0").result(PATIENCE)
+        gate.wait_for_somebody()
     calling = Background(lambda: producer.produce(b"1", timeout=0))
     calling.has_ended_within(A_WHILE)
     gate.open()

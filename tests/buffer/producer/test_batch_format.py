@@ -183,7 +183,7 @@ def test_other_paths_are_fine_for_opendata(path: str) -> None:
 def test_such_a_path_is_refused_on_a_manifest_that_is_version_1(
     memory: ObjectStore, field: str, place: Callable[[str], dict[str, str]]
 ) -> None:
-    settings = place("~")
+    settings = place("~") | {"manifest_format": "native"}
     path = settings.get("manifest_path", "ingest/manifest")
     with manifests.new_buffers_are("opendata"):
         Consumer(memory, ConsumerConfig(gc=False)).close()

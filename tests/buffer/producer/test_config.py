@@ -11,6 +11,8 @@ from penstock import ProducerConfig
 from penstock.buffer import BatchFormat, Compression, ManifestFormat
 from penstock.errors import InvalidInput
 
+MANIFESTS = ["native"]
+
 REFUSED: list[tuple[str, object]] = [
     *(("data_path_prefix", bad) for bad in ("", "/", "/abs", "../up", "a//b", "a/./b", "a\0", 5, None)),
     *(("manifest_path", bad) for bad in ("", "/abs", "../up", "a//b", "dir/", "a\0", 5, None)),

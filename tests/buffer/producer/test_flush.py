@@ -10,6 +10,7 @@ from penstock.errors import StorageError
 from tests.buffer.producer.conftest import NewGate, OpenProducer
 from tests.buffer.producer.failing_hook import FailingHook
 from tests.support.buffer_contents import entries
+from tests.support.call_hooks import hooks_at
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, Background, Bell, Gate
@@ -39,25 +40,13 @@ def test_a_flush_waits_for_batches_on_their_way(
     assert entries(memory) == [b"x"]
 
 
-def hold_up(monkeypatch: pytest.MonkeyPatch, gate: Gate, ending: str) -> None:
-    """Hold up a batch when all is done but its handles are not completed."""
-    complete = getattr(Outcome, ending)
-
-    def wait_and_complete(self: Outcome, result: object) -> None:
-        gate()
-        complete(self, result)
-
-    monkeypatch.setattr(Outcome, ending, wait_and_complete)
-
-
 def test_a_flush_waits_for_handles_that_are_about_to_be_done(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, monkeypatch: pytest.MonkeyPatch
+    memory: ObjectStore, open_producer: OpenProducer, gate: Gate
 ) -> None:
-    gate = new_gate()
-    hold_up(monkeypatch, gate, "succeed")
-    producer = open_producer(memory, flush_size_bytes=1)
-    handle = producer.produce(b"x")
-    gate.wait_for_arrival()
+    with hooks_at(Outcome.succeed, before=gate):
+        producer = open_producer(memory, flush_size_bytes=1)
+        handle = producer.produce(b"x")
+        gate.wait_for_arrival()
 
     def flush_and_check() -> bool:
         producer.flush()
@@ -70,14 +59,14 @@ def test_a_flush_waits_for_handles_that_are_about_to_be_done(
 
 
 def test_a_flush_raises_a_failure_that_its_handles_are_about_to_get(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, monkeypatch: pytest.MonkeyPatch
+    memory: ObjectStore, open_producer: OpenProducer, gate: Gate
 ) -> None:
-    store, gate = HookedStore(memory), new_gate()
+    store = HookedStore(memory)
     store.before("write data", FailingHook())
-    hold_up(monkeypatch, gate, "fail")
-    producer = open_producer(store, flush_size_bytes=1)
-    producer.produce(b"x")
-    gate.wait_for_arrival()
+    with hooks_at(Outcome.fail, before=gate):
+        producer = open_producer(store, flush_size_bytes=1)
+        producer.produce(b"x")
+        gate.wait_for_arrival()
     flushing = Background(producer.flush)
     flushing.has_ended_within(A_WHILE)
     gate.open()
@@ -140,19 +129,16 @@ def test_a_flush_does_not_raise_what_a_handle_has_raised(memory: ObjectStore, op
 
 
 def test_a_flush_right_after_a_handle_has_raised_does_not_raise_it_again(
-    memory: ObjectStore, open_producer: OpenProducer, new_gate: NewGate, monkeypatch: pytest.MonkeyPatch
+    memory: ObjectStore, open_producer: OpenProducer, gate: Gate
 ) -> None:
-    store, gate, fail = HookedStore(memory), new_gate(), Outcome.fail
-
-    def fail_and_wait(outcome: Outcome, error: BaseException) -> None:
-        fail(outcome, error)
-        gate()
-
-    monkeypatch.setattr(Outcome, "fail", fail_and_wait)
+    store = HookedStore(memory)
     store.before("write data", FailingHook(), times=1)
-    producer = open_producer(store, flush_size_bytes=1)
+    with hooks_at(Outcome.fail, after=gate):
+        producer = open_producer(store, flush_size_bytes=1)
+        handle = producer.produce(b"x")
+        gate.wait_for_arrival()
     with pytest.raises(StorageError, match="refusal 1"):
-        producer.produce(b"x").result(PATIENCE)
+        handle.result(PATIENCE)
     flushing = Background(producer.flush)
     flushing.has_ended_within(A_WHILE)
     gate.open()

@@ -16,12 +16,12 @@ from penstock.errors import OutcomeUnknown
 from penstock.testing import Fault, FaultyStore
 from tests.buffer.producer.conftest import NewGate, OpenProducer, produce_run
 from tests.support.buffer_contents import MANIFEST, entries, queue
+from tests.support.filled_buffers import no_gc
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
 
 REMEMBERED = Limits().unnamed_writers
 MANIFESTS = ["native"]
-NO_GC = ConsumerConfig(gc=False)
 
 
 def head(store: ObjectStore) -> Head:
@@ -45,7 +45,7 @@ def losing_the_reply(meanwhile: Callable[[], object]) -> Callable[[], None]:
 
 
 def consume_everything(store: ObjectStore) -> None:
-    with Consumer(store, NO_GC) as consumer:
+    with Consumer(store, no_gc()) as consumer:
         for batch in consumer:
             batch.ack()
 
@@ -90,7 +90,7 @@ def test_a_run_whose_reply_was_lost_is_not_doubled_though_a_part_of_it_was_deque
     store: ObjectStore, open_producer: OpenProducer, new_gate: NewGate
 ) -> None:
     def consume_one() -> None:
-        consumer = Consumer(store, NO_GC)
+        consumer = Consumer(store, no_gc())
         consumer.next_descriptors(1)
         consumer.ack_through(0)
 

@@ -9,17 +9,17 @@ import threading
 from collections.abc import Callable
 
 from penstock import Producer, ProducerConfig
+from tests.support.filled_buffers import each_alone
 from tests.support.waiting import NEVER, Gate
 
 _OPEN = ProducerConfig(flush_interval=NEVER)
-_ONE_EACH = ProducerConfig(flush_size_bytes=1)
 _METHODS = {"fork": multiprocessing.get_context("fork").Process, "spawn": multiprocessing.get_context("spawn").Process}
 
 
 def at_the_end(url: str) -> None:
     """End with an open batch and others under way."""
     Producer(url, _OPEN).produce([b"one", b"two"])
-    producer = Producer(url, _ONE_EACH)
+    producer = Producer(url, each_alone())
     for number in range(5):
         producer.produce(b"%d" % number)
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Consumer, ObjectStore, open_store
 from penstock.engine import BufferReceiver
-from tests.support.filled_buffers import NO_GC
+from tests.support.filled_buffers import no_gc
 from tests.support.waiting import Gate
 
 
@@ -25,7 +25,7 @@ def receive() -> Iterator[Open]:
     with ExitStack() as opened:
 
         def open_one(store: ObjectStore, **more: Any) -> BufferReceiver:
-            receiver = BufferReceiver(Consumer(store, NO_GC), **more)
+            receiver = BufferReceiver(Consumer(store, no_gc()), **more)
             opened.callback(receiver.close)
             return receiver
 

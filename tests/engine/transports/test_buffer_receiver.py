@@ -19,7 +19,7 @@ from penstock.testing import Fault, FaultyStore
 from tests.engine.doubles import Sink, through, values
 from tests.engine.sources import numbered, plant
 from tests.engine.transports.conftest import Open
-from tests.support.filled_buffers import NO_GC, fill, kept
+from tests.support.filled_buffers import fill, kept, no_gc
 from tests.support.hooked_store import HookedStore
 from tests.support.waiting import A_WHILE, Background, Gate
 
@@ -85,7 +85,7 @@ def test_everything_comes_once_in_order_within_the_limits_whatever_they_are(
     letters = iter(range(256))
     batches = [[bytes([next(letters)]) * size for size in batch] for batch in sizes]
     plant(store, *batches)
-    with BufferReceiver(Consumer(store, NO_GC), fetchers=2) as receiver:
+    with BufferReceiver(Consumer(store, no_gc()), fetchers=2) as receiver:
         blocks = drain(receiver, max_records, max_bytes)
     assert [value for block in blocks for value in values(block.records)] == [
         value for batch in batches for value in batch
@@ -361,7 +361,7 @@ def test_commits_from_another_thread_all_the_while_lose_nothing(memory: ObjectSt
 def test_a_receive_after_a_fence_fails(memory: ObjectStore, receive: Open) -> None:
     fill(memory, [b"a"])
     receiver = receive(memory)
-    Consumer(memory, NO_GC)
+    Consumer(memory, no_gc())
     with pytest.raises(ReceiveFailed) as caught:
         BatchEngine().run(receiver, through, Sink(), until_idle=True)
     assert isinstance(caught.value.__cause__, Fenced)
@@ -371,7 +371,7 @@ def fencing(store: ObjectStore) -> Callable[[WorkBatch], None]:
     """A sink that makes a newer consumer of the same group."""
 
     def sink(_: WorkBatch) -> None:
-        Consumer(store, NO_GC)
+        Consumer(store, no_gc())
 
     return sink
 
@@ -405,7 +405,7 @@ def test_a_commit_of_which_the_reply_was_lost_fails_and_the_next_run_finds_that_
 
 def test_close_ends_a_receive_that_waits_for_entries(memory: ObjectStore) -> None:
     store, looked = HookedStore(memory), threading.Event()
-    receiver = BufferReceiver(Consumer(store, NO_GC))
+    receiver = BufferReceiver(Consumer(store, no_gc()))
     store.after("read manifest", looked.set)
     waiting = Background(lambda: receiver.recv(10, timeout=3600))
     assert looked.wait(60)
@@ -417,7 +417,7 @@ def test_close_ends_a_receive_that_waits_for_entries(memory: ObjectStore) -> Non
 def test_close_ends_a_receive_that_waits_for_a_fetch_when_the_store_answers(memory: ObjectStore) -> None:
     store, gate, guard = HookedStore(memory), Gate(), MemoryGuard(1 << 30)
     fill(memory, [b"slow"])
-    receiver = BufferReceiver(Consumer(store, NO_GC), guard=guard)
+    receiver = BufferReceiver(Consumer(store, no_gc()), guard=guard)
     store.before("read data", gate)
     waiting = Background(lambda: receiver.recv(10))
     gate.wait_for_arrival()
@@ -446,7 +446,7 @@ def test_a_receiver_that_is_closed_leaves_what_it_had_fetched_ahead_to_the_next(
         sink(batch)
         stop.set()
 
-    with Consumer(memory, NO_GC) as consumer:
+    with Consumer(memory, no_gc()) as consumer:
         with BufferReceiver(consumer) as receiver:
             BatchEngine(EngineConfig(max_records=1)).run(receiver, through, take_one, shutdown=stop)
         with BufferReceiver(consumer) as receiver:
@@ -456,7 +456,7 @@ def test_a_receiver_that_is_closed_leaves_what_it_had_fetched_ahead_to_the_next(
 
 def test_what_a_consumer_had_handed_out_before_and_is_not_acked_is_received(memory: ObjectStore) -> None:
     fill(memory, [b"0"], [b"1"])
-    with Consumer(memory, NO_GC) as consumer:
+    with Consumer(memory, no_gc()) as consumer:
         consumer.next_descriptors(2)
         with BufferReceiver(consumer) as receiver:
             sink = Sink()
@@ -466,7 +466,7 @@ def test_what_a_consumer_had_handed_out_before_and_is_not_acked_is_received(memo
 
 def test_close_leaves_a_consumer_open_that_was_given(memory: ObjectStore) -> None:
     fill(memory, [b"a"])
-    consumer = Consumer(memory, NO_GC)
+    consumer = Consumer(memory, no_gc())
     BufferReceiver(consumer).close()
     assert consumer.next_batch() is not None
 

@@ -24,8 +24,6 @@ from penstock.core import check_config, check_seconds, current, get_logger, refu
 from penstock.errors import StorageError
 from penstock.storage import DeleteResult, ListsRanges, ObjectMeta, ObjectStore, open_store, url_of
 
-_DEFAULTS = ConsumerConfig()
-
 _log = get_logger(__name__)
 
 
@@ -58,12 +56,13 @@ class GarbageCollector:
     def __init__(
         self,
         where: str | os.PathLike[str] | ObjectStore,
-        config: ConsumerConfig = _DEFAULTS,
+        config: ConsumerConfig | None = None,
         *,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = time.monotonic,
         queue: BufferQueue | None = None,
     ) -> None:
+        config = ConsumerConfig() if config is None else config
         check_config(config, ConsumerConfig)
         self._store = open_store(where)
         self._queue = queue or BufferQueue.of(self._store, config, "consumer", clock=clock)

@@ -22,7 +22,6 @@ from penstock.core import Closing, check_config, check_whole, get_logger
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
 
-_DEFAULTS = ConsumerConfig()
 _ACKS_PER_WRITE = 100
 _FIRST_POLL_SECONDS = 0.01
 _LONGEST_POLL_SECONDS = 0.5
@@ -54,7 +53,7 @@ class Consumer(Closing):
     def __init__(
         self,
         where: str | os.PathLike[str] | ObjectStore,
-        config: ConsumerConfig = _DEFAULTS,
+        config: ConsumerConfig | None = None,
         last_acked_sequence: int | None = None,
         *,
         allow_gap: bool = False,
@@ -63,6 +62,7 @@ class Consumer(Closing):
         queue: BufferQueue | None = None,
     ) -> None:
         super().__init__()
+        config = ConsumerConfig() if config is None else config
         check_config(config, ConsumerConfig)
         if last_acked_sequence is not None:
             check_whole("last_acked_sequence", last_acked_sequence, 0)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import cast
 from uuid import UUID
 
-from penstock.buffer.config import ConsumerConfig, ManifestFormat, ProducerConfig
+from penstock.buffer.config import ConsumerConfig, ProducerConfig, default_manifest_format
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
@@ -132,9 +132,9 @@ class QueueView:
 class BufferQueue:
     """The queue of one buffer, for one group of readers. Safe to share between threads, but for `enqueue`.
 
-    A manifest keeps the version it has; one that is not there yet gets `manifest_format`. `prefix` is where its data
-    objects go. `role` is `producer` or `consumer`, for the metrics; `owner` is who takes epochs here, for people to
-    read. `uptime` is the clock of the entries' deadlines.
+    A manifest keeps the version it has; one that is not there yet gets `manifest_format`, by default that of a
+    configuration. `prefix` is where its data objects go. `role` is `producer` or `consumer`, for the metrics; `owner`
+    is who takes epochs here, for people to read. `uptime` is the clock of the entries' deadlines.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class BufferQueue:
         store: ObjectStore,
         path: str,
         role: str,
-        manifest_format: str = ManifestFormat.NATIVE,
+        manifest_format: str | None = None,
         *,
         prefix: str | None = None,
         names: Names | None = None,
@@ -176,7 +176,7 @@ class BufferQueue:
             label,
             role,
             decode=lambda data: formats.decode(data, where),
-            absent=formats.new(manifest_format, self._names.buffer_id(), where),
+            absent=formats.new(manifest_format or default_manifest_format(), self._names.buffer_id(), where),
             write_before=lambda new: self._segments.write(cast("Sequence[NewSegment]", new)),
             seen=self._note,
             sleep=sleep,

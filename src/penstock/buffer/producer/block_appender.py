@@ -27,7 +27,6 @@ from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
 
-_DEFAULTS = ProducerConfig()
 _MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
 _COPIERS = 4
 _ROUNDS = 5
@@ -120,11 +119,12 @@ class BlockAppender:
     def __init__(
         self,
         store: ObjectStore,
-        config: ProducerConfig = _DEFAULTS,
+        config: ProducerConfig | None = None,
         *,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
+        config = ProducerConfig() if config is None else config
         self._store = store
         self._config = config
         self._clock = clock

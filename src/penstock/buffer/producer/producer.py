@@ -27,7 +27,6 @@ from penstock.core import Closing, check_config, close_at_exit, current, forget,
 from penstock.errors import Closed, CorruptData, InvalidInput, PenstockError
 from penstock.storage import ObjectStore, open_store, url_of
 
-_DEFAULTS = ProducerConfig()
 _WRITERS = 4
 _NO_METADATA = b""  # the one object that every empty `bytes` is
 _WORTH_WRITING = 4 << 20
@@ -62,12 +61,13 @@ class Producer(Closing):
     def __init__(
         self,
         where: str | os.PathLike[str] | ObjectStore,
-        config: ProducerConfig = _DEFAULTS,
+        config: ProducerConfig | None = None,
         *,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], float] = seconds_since_boot,
     ) -> None:
         super().__init__()
+        config = ProducerConfig() if config is None else config
         check_config(config, ProducerConfig)
         self._store = open_store(where)
         names = Names(clock)

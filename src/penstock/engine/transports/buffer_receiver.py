@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.buffer import BatchDescriptor, ConsumedBatch, Consumer, ProducerConfig
+from penstock.buffer import FLUSH_SIZE_BYTES, BatchDescriptor, ConsumedBatch, Consumer
 from penstock.core import Backoff, Closing, check_whole
 from penstock.engine.regulation.guard import Lease, MemoryGuard
 from penstock.engine.transports.contract import MAX_BLOCK_BYTES, Filter, Filters, Receiver, check_limits
@@ -26,7 +26,7 @@ _MAX_BYTES_AHEAD = 256 << 20  # where a receive has no limit
 _MAX_ENTRIES_PER_READ = 64
 # Of the memory limit, for each batch that is being fetched: a batch may be larger than all before it, is in memory
 # several times while it is decoded, and is not all that the process holds.
-_MEMORY_BYTES_PER_FETCH = 8 * ProducerConfig().flush_size_bytes
+_MEMORY_BYTES_PER_FETCH = 8 * FLUSH_SIZE_BYTES
 _FIRST_POLL_SECONDS = 0.01
 _LONGEST_POLL_SECONDS = 0.5
 

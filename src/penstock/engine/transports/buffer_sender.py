@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from penstock.buffer import Producer, ProducerConfig, WriteHandle
+from penstock.buffer import FLUSH_SIZE_BYTES, Producer, ProducerConfig, WriteHandle
 from penstock.core import Closing, get_logger
 from penstock.engine.work_batch import WorkBatch
 from penstock.records import Record, rows_of_size
 from penstock.storage import ObjectStore
 
-_CONFIG = ProducerConfig()
-_MAX_BYTES_PER_OBJECT = _CONFIG.flush_size_bytes
+_MAX_BYTES_PER_OBJECT = FLUSH_SIZE_BYTES
 
 _log = get_logger(__name__)
 
@@ -28,7 +27,7 @@ class BufferSender(Closing):
     """
 
     def __init__(
-        self, producer: Producer | str | os.PathLike[str] | ObjectStore, config: ProducerConfig = _CONFIG
+        self, producer: Producer | str | os.PathLike[str] | ObjectStore, config: ProducerConfig | None = None
     ) -> None:
         super().__init__()
         self._owns_producer = not isinstance(producer, Producer)

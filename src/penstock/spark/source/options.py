@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from penstock.buffer import ConsumerConfig
+from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig
 from penstock.core import as_word, check_seconds, check_whole
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore, open_store
 
-_DEFAULTS = ConsumerConfig()
 _TARGET_PARTITION_BYTES = 64 << 20  # as large as a producer makes a batch
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -65,8 +64,8 @@ class ReadOptions:
     self_regulation: bool = True
     target_partition_bytes: int = _TARGET_PARTITION_BYTES
     poll_interval: float = 0.5
-    manifest_path: str = _DEFAULTS.manifest_path
-    data_path_prefix: str = _DEFAULTS.data_path_prefix
+    manifest_path: str = MANIFEST_PATH
+    data_path_prefix: str = DATA_PATH_PREFIX
     control_directory: str | None = None  # where a pipeline's run and its planner have their control files
     storage: dict[str, str] = field(default_factory=dict, repr=False)
 
@@ -104,8 +103,8 @@ class ReadOptions:
             self_regulation=as_word("selfRegulation", _Switch, given.pop("selfregulation", "on")) is _Switch.ON,
             target_partition_bytes=size("targetPartitionBytes") or _TARGET_PARTITION_BYTES,
             poll_interval=_seconds("pollInterval", given.pop("pollinterval", "0.5")),
-            manifest_path=given.pop("manifestpath", _DEFAULTS.manifest_path),
-            data_path_prefix=given.pop("datapathprefix", _DEFAULTS.data_path_prefix),
+            manifest_path=given.pop("manifestpath", MANIFEST_PATH),
+            data_path_prefix=given.pop("datapathprefix", DATA_PATH_PREFIX),
             control_directory=given.pop("controldirectory", None),
             storage=given,
         )

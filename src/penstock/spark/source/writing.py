@@ -14,14 +14,23 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.buffer import BatchFormat, BlockAppender, BlockName, ProducerConfig, WrittenObject, join_to_size
+from penstock.buffer import (
+    DATA_PATH_PREFIX,
+    MANIFEST_PATH,
+    BatchFormat,
+    BlockAppender,
+    BlockName,
+    Compression,
+    ProducerConfig,
+    WrittenObject,
+    join_to_size,
+)
 from penstock.core import as_word, check_whole
 from penstock.errors import InvalidInput
 from penstock.spark.source.options import size_in_bytes, whole_number
 from penstock.spark.source.write_rows import converter
 from penstock.storage import ObjectStore, open_store
 
-_DEFAULTS = ProducerConfig()
 _TARGET_BATCH_BYTES = 16 << 20
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -111,9 +120,9 @@ class _Target:
             raise InvalidInput("the buffer's place is missing: give it to save(...) or start(...), or as option path")
         options.pop("checkpointlocation", None)
         config = ProducerConfig(
-            manifest_path=options.pop("manifestpath", _DEFAULTS.manifest_path),
-            data_path_prefix=options.pop("datapathprefix", _DEFAULTS.data_path_prefix),
-            compression=options.pop("compression", _DEFAULTS.compression),
+            manifest_path=options.pop("manifestpath", MANIFEST_PATH),
+            data_path_prefix=options.pop("datapathprefix", DATA_PATH_PREFIX),
+            compression=options.pop("compression", Compression.NONE),
             format=_batch_format(options.pop("batchformat", None)),
         )
         batch_bytes = size_in_bytes("targetBatchBytes", options.pop("targetbatchbytes", str(_TARGET_BATCH_BYTES)))

@@ -52,8 +52,8 @@ def wrong_with_enqueue(call: Enqueued, ledger: Ledger) -> Iterator[str]:
         is_last = number == len(call.events) - 1
         if isinstance(event, Tried):
             yield from _wrong_with_append(event, call, ledger)
-            if event.is_told and (not is_last or call.answer != placed(ledger, event)):
-                yield f"success: it was told so and answered {call.answer}"
+            if event.is_success and (not is_last or call.answer != placed(ledger, event)):
+                yield f"success: it got a success and answered {call.answer}"
             open_tries.append(event)
         if isinstance(event, Read):
             found = ledger.state(event.version)
@@ -104,10 +104,10 @@ def wrong_with_claim(call: Claimed, ledger: Ledger) -> Iterator[str]:
             if event.state != replace(base.through(call.last_acked), epoch=base.epoch + 1):
                 yield f"claim: {base} became {event.state}"
     last = call.events[-1]
-    if call.epoch is not None and not (isinstance(last, Tried) and last.is_told and last.state.epoch == call.epoch):
-        yield f"epoch: it took {call.epoch} without being told of a success"
-    if call.epoch is None and isinstance(last, Tried) and last.is_told:
-        yield f"epoch: it was told of a success, and raised {call.error}"
+    if call.epoch is not None and not (isinstance(last, Tried) and last.is_success and last.state.epoch == call.epoch):
+        yield f"epoch: it took {call.epoch} without a success"
+    if call.epoch is None and isinstance(last, Tried) and last.is_success:
+        yield f"epoch: it got a success, and raised {call.error}"
     if call.error == "InvalidInput":
         found = ledger.state(last.version) if isinstance(last, Read) else None
         if found is None or call.last_acked is None or found.first <= call.last_acked + 1:
@@ -128,7 +128,7 @@ class Dequeued:
 
 
 def wrong_with_dequeue(call: Dequeued, ledger: Ledger) -> Iterator[str]:
-    """Complain about a dequeue or a read: under its own epoch alone, and just what it was told to remove."""
+    """Complain about a dequeue or a read: under its own epoch alone, and just what it was to remove."""
     for event in call.events:
         if isinstance(event, Tried):
             base = ledger.state(event.base)
@@ -148,7 +148,7 @@ def wrong_with_dequeue(call: Dequeued, ledger: Ledger) -> Iterator[str]:
 
 def _heard_nothing(events: Sequence[Event]) -> bool:
     tries = [event for event in events if isinstance(event, Tried)]
-    return len(tries) >= UNKNOWN_TRIES and not any(event.is_told for event in tries)
+    return len(tries) >= UNKNOWN_TRIES and not any(event.is_success for event in tries)
 
 
 def wrong_with_history(ledger: Ledger) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What really became of a manifest, and what each of its callers saw of it.
 
 A `Ledger` lies below the faults and knows every write that took effect. A `Watch` lies above them, one for each
-caller, and knows what that caller read, tried, and was told. Where both meet, the truth decides.
+caller, and knows what that caller read, tried and got as answers. Where both meet, the truth decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.errors import NotFound, StorageError
 from penstock.storage import Object, ObjectStore
-from tests.buffer.manifest.faults.between import Answer, Between, Call
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class FailedRead:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A write of the manifest was tried on a version; `is_told` says whether its caller was told of a success."""
+    """A write of the manifest was tried on a version; `is_success` says whether its caller got a success."""
 
     base: str | None
     data: bytes
-    is_told: bool
+    is_success: bool
 
     @property
     def state(self) -> State:
@@ -96,18 +96,18 @@ class Tried:
 Event = Read | FailedRead | Tried
 
 
-class Ledger:
-    """Every write of one manifest that took effect, in order."""
+class Ledger(ThinStore):
+    """A store that keeps every write of one manifest that took effect, in order."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
+        super().__init__(store)
         self._path = path
         self._places: dict[str | None, int] = {None: 0}
         self._effects: dict[tuple[str | None, bytes], int] = {}
         self.states: list[State] = [NOTHING]
-        self.store: ObjectStore = Between(store, self._note)
 
-    def _note(self, call: Call, make: Callable[[], Answer]) -> Answer:
-        answer = make()
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        answer = pass_on()
         if call.is_conditional() and call.path == self._path:
             assert isinstance(answer, str)
             self._places[answer] = self._effects[call.version, call.data] = len(self.states)
@@ -123,7 +123,7 @@ class Ledger:
         return self.states[self._places[version]]
 
     def effect(self, tried: Tried) -> int | None:
-        """Which write a try became, whatever its caller was told; None if it had no effect."""
+        """Which write a try became, whatever answer its caller got; None if it had no effect."""
         return self._effects.get((tried.base, tried.data))
 
     def all_locations(self) -> list[str]:
@@ -134,18 +134,23 @@ class Ledger:
         return found
 
 
-class Watch:
-    """What one caller reads of a manifest, tries and is told. `events` are those of its call under way."""
+class Watch(ThinStore):
+    """One caller's store, which records its reads and writes. `events` are those of its call under way."""
 
     def __init__(self, store: ObjectStore, url: str) -> None:
+        super().__init__(store)
+        self._url = url
         self.events: list[Event] = []
-        self.store: ObjectStore = Between(store, self._note, url)
 
-    def _note(self, call: Call, make: Callable[[], Answer]) -> Answer:
-        is_told = False
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        has_succeeded = False
         try:
-            answer = make()
-            is_told = True
+            answer = pass_on()
+            has_succeeded = True
         except NotFound:
             self.events.append(Read(None))
             raise
@@ -155,7 +160,7 @@ class Watch:
             raise
         finally:
             if call.is_conditional():
-                self.events.append(Tried(call.version, call.data, is_told))
+                self.events.append(Tried(call.version, call.data, has_succeeded))
         if isinstance(answer, Object):
             self.events.append(Read(answer.version))
         return answer

@@ -72,7 +72,7 @@ class World:
         self._random = random.Random(seed)
         self._ledger = Ledger(below, path)
         self._faulty = FaultyStore(
-            self._ledger.store,
+            self._ledger,
             seed,
             rates={fault: self._random.choice(RATES) for fault in Fault},
             third_party=lambda store, path: self._somebody_else(),
@@ -95,7 +95,7 @@ class World:
     def _actor(self, name: str, path: str, rules: Rules) -> Actor:
         watch = Watch(self._faulty, f"memory://{name}")
         queue = rules.queue(
-            watch.store,
+            watch,
             path,
             name.split("-")[1],
             "opendata",
@@ -104,7 +104,7 @@ class World:
             jitter=self._random.random,
             uptime=self._tick,
         )
-        return Actor(name, watch, queue, label_of(watch.store, path))
+        return Actor(name, watch, queue, label_of(watch, path))
 
     def _tick(self) -> float:
         self._now += 1.0
