@@ -39,30 +39,4 @@ else:
         },
     )
 
-__all__ = [
-    "Backoff",
-    "Closing",
-    "GroupCommit",
-    "Latch",
-    "StopOnSignal",
-    "Waiters",
-    "Work",
-    "as_word",
-    "begin_anew_in_child",
-    "call_with_retries",
-    "check_config",
-    "check_seconds",
-    "check_whole",
-    "close_at_exit",
-    "current",
-    "decode_fields",
-    "encode_fields",
-    "escaping",
-    "forget",
-    "get_logger",
-    "never_free_in_child",
-    "printable",
-    "refuse_in_child",
-    "traceback_of",
-    "uptime_ns",
-]
+__all__: list[str] = []  # all of it is for the packages of Penstock alone

@@ -12,7 +12,7 @@ from penstock.core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from penstock.storage.keywords import get_at_most, replace_with_reserve
     from penstock.storage.local import LocalStore
-    from penstock.storage.local.folder import sync_directory
+    from penstock.storage.local.folder import sync_directory, sync_upwards
     from penstock.storage.local.internal_directory import InternalDirectory
     from penstock.storage.local.lock import locked_if_free
     from penstock.storage.memory import MemoryStore
@@ -36,7 +36,7 @@ else:
         {
             "keywords": "get_at_most replace_with_reserve",
             "local": "LocalStore",
-            "local.folder": "sync_directory",
+            "local.folder": "sync_directory sync_upwards",
             "local.internal_directory": "InternalDirectory",
             "local.lock": "locked_if_free",
             "memory": "MemoryStore",

@@ -5,19 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Protocol, cast
+from typing import Any
 
 from penstock.storage.object_store import Data, Object, ObjectStore, Reserve, check_size
-
-
-class _Bounded(Protocol):
-    def get(self, path: str, *, max_bytes: int | None = None) -> Object: ...
-
-
-class _Reserving(Protocol):
-    def put_if_absent(self, path: str, data: Data, *, reserve: Reserve | None = None) -> str: ...
-
-    def put_if_match(self, path: str, data: Data, version: str, *, reserve: Reserve | None = None) -> str: ...
 
 
 def get_at_most(store: ObjectStore, path: str, max_bytes: int) -> Object:
@@ -31,9 +21,10 @@ def get_at_most(store: ObjectStore, path: str, max_bytes: int) -> Object:
     >>> get_at_most(store, "greeting", 5).data
     b'hello'
     """
-    if _takes(_function(store.get), "max_bytes"):
-        return cast(_Bounded, store).get(path, max_bytes=max_bytes)
-    found = store.get(path)
+    get: Callable[..., Object] = store.get
+    if _takes(_function(get), "max_bytes"):
+        return get(path, max_bytes=max_bytes)
+    found = get(path)
     check_size(path, str(getattr(store, "url", type(store).__name__)), len(found.data), max_bytes)
     return found
 
@@ -46,13 +37,9 @@ def replace_with_reserve(
     Raises what `put_if_match` and `put_if_absent` raise. Only a local disk has a reserve; to other stores this is an
     ordinary conditional write.
     """
-    if version is None:
-        if _takes(_function(store.put_if_absent), "reserve"):
-            return cast(_Reserving, store).put_if_absent(path, data, reserve=reserve)
-        return store.put_if_absent(path, data)
-    if _takes(_function(store.put_if_match), "reserve"):
-        return cast(_Reserving, store).put_if_match(path, data, version, reserve=reserve)
-    return store.put_if_match(path, data, version)
+    write: Callable[..., str] = store.put_if_absent if version is None else store.put_if_match
+    given = (path, data) if version is None else (path, data, version)
+    return write(*given, reserve=reserve) if _takes(_function(write), "reserve") else write(*given)
 
 
 def _function(method: Callable[..., Any]) -> Callable[..., Any]:

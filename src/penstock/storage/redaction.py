@@ -10,32 +10,10 @@ from urllib.parse import parse_qsl, quote
 HIDDEN = "***"
 
 # Options whose values say where a store is and how it is reached, never who may use it. Whatever is not here is hidden.
-_PLAIN = frozenset(
-    [
-        "allow_http",
-        "allow_invalid_certificates",
-        "azure_storage_account_name",
-        "account_name",
-        "bucket",
-        "conditional_put",
-        "connect_timeout",
-        "container_name",
-        "default_region",
-        "disable_bulk_delete",
-        "disable_tagging",
-        "max_retries",
-        "pool_idle_timeout",
-        "read_timeout",
-        "region",
-        "retry_timeout",
-        "skip_signature",
-        "sync",
-        "timeout",
-        "unsigned_payload",
-        "use_emulator",
-        "user_agent",
-        "virtual_hosted_style_request",
-    ]
+_PLAIN = re.compile(
+    "(aws_|google_)?(allow_http|allow_invalid_certificates|(azure_storage_)?account_name|bucket|conditional_put|"
+    "container_name|default_region|disable_bulk_delete|disable_tagging|max_retries|region|skip_signature|sync|timeout|"
+    "(connect|pool_idle|read|retry)_timeout|unsigned_payload|use_emulator|user_agent|virtual_hosted_style_request)"
 )
 _SECRET_VARIABLE = re.compile(
     r"^(AWS|AZURE|GOOGLE|GCP|GCS)_.*(KEY|SECRET|TOKEN|SAS|PASSWORD|CREDENTIAL)", re.IGNORECASE
@@ -137,7 +115,7 @@ def is_endpoint(name: str) -> bool:
 
 def is_plain(name: str) -> bool:
     """Say whether an option's value may be shown."""
-    return name.lower().removeprefix("aws_").removeprefix("google_") in _PLAIN
+    return _PLAIN.fullmatch(name.lower()) is not None
 
 
 def show_options(options: Mapping[str, object]) -> str:

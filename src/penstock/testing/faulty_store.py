@@ -209,26 +209,23 @@ class FaultyStore:
     def put_if_absent(self, path: str, data: Data, *, reserve: Reserve | None = None) -> str:
         """Create an object. Meets all that a conditional write can meet, and `EXISTS_WHILE_ABSENT`."""
         content = _frozen(data)
-        return self._write("put_if_absent", path, lambda: self._replace(path, content, None, reserve))
+        return self._write(
+            "put_if_absent", path, lambda: replace_with_reserve(self._store, path, content, None, reserve)
+        )
 
     def put_if_match(self, path: str, data: Data, version: str, *, reserve: Reserve | None = None) -> str:
         """Replace the object at `version`. Meets all that a conditional write can meet."""
         content = _frozen(data)
         as_version(version)
-        return self._write("put_if_match", path, lambda: self._replace(path, content, version, reserve))
+        return self._write(
+            "put_if_match", path, lambda: replace_with_reserve(self._store, path, content, version, reserve)
+        )
 
     def delete(self, paths: Iterable[str]) -> list[DeleteResult]:
         """Delete objects. Any one of them meets `ERROR_BEFORE` or `ERROR_AFTER`."""
         checked = check_paths(paths)
         results = {path: self._delete(path) for path in dict.fromkeys(checked)}
         return [results[path] for path in checked]
-
-    def _replace(self, path: str, content: bytes, version: str | None, reserve: Reserve | None) -> str:
-        if reserve is not None:
-            return replace_with_reserve(self._store, path, content, version, reserve)
-        if version is None:
-            return self._store.put_if_absent(path, content)
-        return self._store.put_if_match(path, content, version)
 
     def _delete(self, path: str) -> DeleteResult:
         self._begin("delete", path)

@@ -72,7 +72,7 @@ class Recorder:
 
 
 def calls(folder: Path, text: str) -> list[tuple[Any, ...]]:
-    steps = build(load(folder, text).content, Recorder)
+    steps = build(load(folder, text), Recorder)
     assert isinstance(steps, Recorder)
     return steps.calls
 
@@ -139,7 +139,7 @@ def test_a_whole_file_becomes_a_pipeline_with_its_steps_in_order(folder: Path) -
 
 
 def test_a_whole_file_configures_its_session(folder: Path) -> None:
-    assert configure(load(folder, WHOLE).content, Recorder()).calls == [
+    assert configure(load(folder, WHOLE), Recorder()).calls == [
         ("master", "local[2]"),
         ("appName", "clicks"),
         ("config", *WAITING),
@@ -151,8 +151,8 @@ def test_a_whole_file_configures_its_session(folder: Path) -> None:
 def test_the_least_file_has_the_defaults(folder: Path) -> None:
     found = load(folder, PLACES + SINK)
     assert found.trigger == "asap"
-    assert configure(found.content, Recorder()).calls == [("config", *WAITING)]
-    assert build(found.content, Recorder).calls == [
+    assert configure(found, Recorder()).calls == [("config", *WAITING)]
+    assert build(found, Recorder).calls == [
         ("new", {"source": "events", "checkpoint": "checkpoint", "options": {}}),
         ("to_parquet", "table", {"partition_by": None, "options": {}}),
     ]

@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from penstock.core import begin_anew_in_child, check_whole, get_logger
 from penstock.engine.regulation.cgroup import SystemMemory
@@ -31,9 +30,7 @@ class Lease:
         self._leases.add(weakref.ref(self, self._leases.discard))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from penstock.core import get_logger
-from penstock.engine.regulation.allocators import release_unused_memory
 from penstock.engine.regulation.gate import Actuator, Admit, InboundGate
 from penstock.engine.regulation.self_regulation import Governor
 
@@ -96,3 +98,12 @@ class Inbound:
         """End a hold: called by the gate."""
         if self._actuator is not None:
             self._actuator.resume()
+
+
+def release_unused_memory() -> None:
+    """Have the allocators return the memory that they keep unused: the kernel counts it as used, so it is pressure."""
+    pa.default_memory_pool().release_unused()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return  # only glibc has it

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from penstock import metrics
 from penstock.core import get_logger
@@ -168,13 +168,7 @@ class FollowedPartition:
 
     def _skip(self, record: MetadataRecord, skipped: _Skipped) -> None:
         metrics.catalog_events_skipped.labels(skipped.reason).inc()
-        _log.warning(
-            "skipped offset %d of metadata partition %d (%s): %s",
-            record.offset,
-            record.partition,
-            skipped.reason,
-            skipped.message,
-        )
+        _log.warning("skipped offset %d of metadata partition %d (%s): %s", record.offset, record.partition, *skipped)
         for refusals in self._listeners:
             refusals[record.offset] = InvalidTransition(skipped.message)
 
@@ -184,9 +178,8 @@ def _again(error: PenstockError) -> PenstockError:
     return type(error)(*error.args)
 
 
-class _Skipped:
+class _Skipped(NamedTuple):
     """Why an event was not applied."""
 
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        self.message = message
+    reason: str
+    message: str

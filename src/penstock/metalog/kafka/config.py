@@ -6,12 +6,12 @@ import importlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
 from typing import Any
 
-from penstock.core import get_logger
+from penstock.core import get_logger, never_free_in_child
 from penstock.errors import InvalidInput
-from penstock.metalog.kafka.clients import client_of
 
 _log = get_logger("penstock.metalog.kafka")  # for the client itself, which logs from threads of its own
 
@@ -83,12 +83,12 @@ class KafkaConfig:
 
     def admin(self) -> Any:
         """A client that describes topics and creates them."""
-        return self._client("admin.AdminClient", self._shared())
+        return self._client(kafka_client().admin.AdminClient, self._shared())
 
     def producer(self) -> Any:
         """A producer whose records are durable, in order, and there once."""
         return self._client(
-            "Producer",
+            kafka_client().Producer,
             self._shared()
             | {
                 "acks": "all",
@@ -105,10 +105,10 @@ class KafkaConfig:
         a prefix of that name, for brokers that allow only some names.
         """
         prefix = self._given.get("group.id", "penstock-metalog")
-        config = dict(_CONSUMER_DEFAULTS) | self._shared()
         return self._client(
-            "Consumer",
-            config
+            kafka_client().Consumer,
+            dict(_CONSUMER_DEFAULTS)
+            | self._shared()
             | {
                 "group.id": f"{prefix}-{uuid.uuid4().hex}",
                 "enable.auto.commit": False,
@@ -130,13 +130,16 @@ class KafkaConfig:
     def _shared(self) -> dict[str, Any]:
         return dict(_DEFAULTS) | dict(self._given)
 
-    def _client(self, kind: str, config: dict[str, Any]) -> Any:
-        package = kafka_client()
-        make: Any = package
-        for name in kind.split("."):
-            make = getattr(make, name)
+    def _client(self, kind: type, config: dict[str, Any]) -> Any:
         try:
-            return client_of(make, {"logger": _log} | config)
-        except (package.KafkaException, TypeError, ValueError) as error:
+            client = _with_weak_references(kind)({"logger": _log} | config)
+        except (kafka_client().KafkaException, TypeError, ValueError) as error:
             # Not chained: the client's message may repeat a value.
             raise InvalidInput(f"config is refused by Kafka's client: {self.without_secrets(error)}") from None
+        never_free_in_child(client, lambda client: [client])
+        return client
+
+
+@cache
+def _with_weak_references(kind: type) -> type:
+    return type(kind.__name__, (kind,), {})

@@ -1,53 +1,19 @@
 """`load_pipeline`: a pipeline described in a TOML file. Every mistake in it is one line that names its place.
 
-The whole shape, with all keys there are:
-
-```toml
-source = "file:///data/events"           # required
-checkpoint = "file:///data/checkpoint"   # required
-trigger = "available_now"                # or "asap", the default, or "10 seconds"
-dead_letters = "file:///data/dlq"
-
-[options]                                # read options of the data source, and storage options
-maxBytesPerTrigger = 1_000_000
-
-[parse]
-format = "json"                          # or "msgpack"
-schema = "id bigint, event string"
-on_error = "dlq"                         # the default; or "skip", "fail"
-
-[[process]]                              # any number, in order; or process = "module:function", or a list of them
-function = "my_module:enrich"
-schema = "id bigint, name string"        # of what it returns, if that is not what it gets
-before_parse = false                     # true: it gets a WorkBatch of raw records
-
-[sink]                                   # one of parquet, delta, buffer, function = "module:function"
-parquet = "file:///data/table"
-partition_by = ["event"]                 # parquet and delta
-
-[sink.options]                           # storage options: parquet and buffer
-
-[spark]
-master = "local[*]"
-app_name = "clicks"
-
-[spark.config]
-"spark.sql.shuffle.partitions" = 4
-```
+`docs/reference/options.md` has all keys there are.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.file_tables import Checked, Checker, SinkTable
+from penstock.spark.pipeline.file_tables import Checker, Function, PipelineTable, ProcessTable, SinkTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,22 +26,25 @@ _SESSION_DEFAULTS = {"spark.python.authenticate.socketTimeout": "60s"}
 
 @dataclass(frozen=True, slots=True)
 class PipelineFile:
-    """A pipeline as a file describes it."""
+    """A pipeline as a file describes it: its steps in order, Spark's settings by name, and functions, imported."""
 
     path: str
-    content: Checked
+    table: PipelineTable
+    process: tuple[ProcessTable, ...]
+    spark_config: Mapping[str, str] = field(repr=False)
+    functions: Mapping[str, Function] = field(repr=False)
 
     @property
     def trigger(self) -> str:
         """When its blocks start."""
-        return self.content.table.trigger
+        return self.table.trigger
 
     def pipeline(self) -> Pipeline:
         """Make the pipeline. Raises `InvalidInput` for what `Pipeline` refuses, naming the file."""
         from penstock.spark.pipeline.pipeline import Pipeline
 
         try:
-            return cast("Pipeline", build(self.content, Pipeline))
+            return cast("Pipeline", build(self, Pipeline))
         except InvalidInput as error:
             raise InvalidInput(f"{self.path}: {error}") from error
 
@@ -92,7 +61,7 @@ class PipelineFile:
         folder = os.path.dirname(os.path.abspath(self.path))
         if folder not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, paths)])
-        return cast("SparkSession", configure(self.content, SparkSession.builder).getOrCreate())
+        return cast("SparkSession", configure(self, SparkSession.builder).getOrCreate())
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
@@ -100,23 +69,29 @@ def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
 
     Raises `InvalidInput` with one line that names the file, the line, the key, and what is allowed or was meant.
     """
-    name = os.fspath(path)
-    data = _read(name)
+    name, text = os.fspath(path), ""
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InvalidInput(f"{name}, line {line}: this is no TOML: it is not UTF-8") from error
-    try:
+        with open(name, "rb") as file:
+            text = file.read().decode()
         content = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{name}: there is no such file") from error
+    except OSError as error:
+        why = "it is a directory, and not a file" if isinstance(error, IsADirectoryError) else error.strerror
+        raise InvalidInput(f"{name} cannot be read: {why}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidInput(f"{name}, line {line}: this is no TOML: it is not UTF-8") from error
     except ValueError as error:  # of `tomllib`, or of a number with thousands of digits
-        raise InvalidInput(_not_toml(name, text, str(error))) from error
+        problem, _, place = str(error).partition(" (at line ")
+        line = int(place.partition(",")[0]) if "," in place else max(len(text.splitlines()), 1)
+        raise InvalidInput(f"{name}, line {line}: this is no TOML: {problem.partition(' (at ')[0]}") from error
     except RecursionError as error:
         raise InvalidInput(f"{name}: this is no pipeline: arrays or tables in it are nested too deep") from error
-    return PipelineFile(os.path.abspath(name), Checker(name, text, content).check())
+    return PipelineFile(os.path.abspath(name), *Checker(name, text, content).check())
 
 
-def build(file: Checked, pipeline_class: Callable[..., Any]) -> Any:
+def build(file: PipelineFile, pipeline_class: Callable[..., Any]) -> Any:
     """Make a pipeline of the given class as the file describes it, in the order that `Pipeline` wants its steps."""
     table, sink = file.table, file.table.sink or SinkTable()
     pipeline = pipeline_class(source=table.source, checkpoint=table.checkpoint, options=table.options)
@@ -140,29 +115,11 @@ def build(file: Checked, pipeline_class: Callable[..., Any]) -> Any:
     return pipeline.to(file.functions[sink.function or ""])
 
 
-def configure(file: Checked, builder: Any) -> Any:
+def configure(file: PipelineFile, builder: Any) -> Any:
     """Give a session's builder the file's settings. What the file does not set, Spark and `spark-submit` do."""
-    if file.table.spark.master is not None:
-        builder = builder.master(file.table.spark.master)
-    if file.table.spark.app_name is not None:
-        builder = builder.appName(file.table.spark.app_name)
+    spark = file.table.spark
+    builder = builder if spark.master is None else builder.master(spark.master)
+    builder = builder if spark.app_name is None else builder.appName(spark.app_name)
     for name, value in (_SESSION_DEFAULTS | dict(file.spark_config)).items():
         builder = builder.config(name, value)
     return builder
-
-
-def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError as error:
-        raise InvalidInput(f"{path}: there is no such file") from error
-    except OSError as error:
-        why = "it is a directory, and not a file" if isinstance(error, IsADirectoryError) else error.strerror
-        raise InvalidInput(f"{path} cannot be read: {why}") from error
-
-
-def _not_toml(path: str, text: str, problem: str) -> str:
-    place = re.search(r" \(at line (\d+), column \d+\)$", problem)
-    line = int(place[1]) if place else max(len(text.splitlines()), 1)
-    return f"{path}, line {line}: this is no TOML: {problem.partition(' (at ')[0]}"

@@ -7,9 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import date, datetime, time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, cast, get_args, get_type_hints
 
 import msgspec
@@ -25,21 +23,12 @@ Options: TypeAlias = dict[str, Any]  # whose values are text, numbers, true or f
 _KINDS = ("parquet", "delta", "buffer", "function")
 _SINKS = f"one of {', '.join(_KINDS)}"
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_TYPES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a float",
-    str: "text",
-    list: "an array",
-    dict: "a table",
-    datetime: "a date",
-    date: "a date",
-    time: "a time",
-}
+# The types of Python's and of msgspec's errors.
+_TYPES = {"str": "text", "bool": "true or false", "int": "an integer", "float": "a float", "list": "an array"}
+_TYPES |= {"dict": "a table", "object": "a table", "datetime": "a date", "date": "a date", "time": "a time"}
 # msgspec's errors: what is wrong, and the path of the value.
 _ERROR = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<key>.*)`", re.DOTALL)
-_EXPECTED = {"str": "text", "object": "a table", "bool": "true or false"}
 _EXPECTED_AT = {
     "process": '"module:function" or a list of them',
     "sink.partition_by": 'a list of columns, such as ["event"]',
@@ -109,16 +98,6 @@ _TABLES: dict[str, type[_Table]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What a file says: its tables, its steps in order, Spark's settings by name, and functions by name, imported."""
-
-    table: PipelineTable
-    process: tuple[ProcessTable, ...]
-    spark_config: Mapping[str, str] = field(repr=False)
-    functions: Mapping[str, Function] = field(repr=False)
-
-
 class Checker:
     """Checks the content of a file. Whatever is wrong in it is raised with its line."""
 
@@ -128,8 +107,8 @@ class Checker:
         self._content = content
         self._folder = os.path.dirname(os.path.abspath(path))
 
-    def check(self) -> Checked:
-        """Check everything, and import the functions. Raises `InvalidInput` with the line."""
+    def check(self) -> tuple[PipelineTable, tuple[ProcessTable, ...], dict[str, str], dict[str, Function]]:
+        """Check everything, and import the functions: the fields of a `PipelineFile`. Raises `InvalidInput`."""
         try:
             table = msgspec.convert(self._content, PipelineTable)
         except msgspec.ValidationError as error:
@@ -149,7 +128,7 @@ class Checker:
         if table.sink is not None and table.sink.function is not None:
             names["sink", "function"] = ProcessTable(function=table.sink.function)
         functions = {step.function: self._import(at, step.function) for at, step in names.items()}
-        return Checked(table, tuple(steps.values()), config, functions)
+        return table, tuple(steps.values()), config, functions
 
     def _steps(self, table: PipelineTable) -> dict[KeyPath, ProcessTable]:
         """The process steps, by where the file names their functions."""
@@ -248,7 +227,7 @@ class Checker:
             self._refuse(at, f"there is one {name} only: write [{name}], with one bracket")
         if "regex" in problem and name not in _EXPECTED_AT:
             self._refuse(at, f"{name} must not be empty")
-        expected = _EXPECTED_AT.get(name) or _EXPECTED[re.split(r"[`| ]+", problem)[1]]
+        expected = _EXPECTED_AT.get(name) or _TYPES[re.split(r"[`| ]+", problem)[1]]
         kind = f", not {'a list with ' if isinstance(at[-1], int) else ''}{_type(value)}"
         self._refuse(at, f"{name} must be {expected}{'' if name == 'sink.partition_by' else kind}")
 
@@ -262,7 +241,7 @@ def _name(at: KeyPath) -> str:
 
 
 def _type(value: object) -> str:
-    return _TYPES.get(type(value), type(value).__name__)
+    return _TYPES.get(type(value).__name__, type(value).__name__)
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from types import TracebackType
 from typing import TextIO
 
 from penstock.core import get_logger
@@ -32,7 +31,7 @@ class Progress:
         self._started = time.monotonic()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._is_terminal and self._drawn:
             self._out.write(_CLEAR)
             self._out.flush()

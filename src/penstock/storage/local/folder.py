@@ -60,7 +60,7 @@ class Folder:
             self.step("directory made")
         if self.sync and not self._was_synced():
             # Also where the directory was there: who made it may have been killed before syncing it.
-            self._sync_ancestors()
+            sync_upwards(self.path)
             self.step("ancestors synced")
         with suppress(FileExistsError):
             os.mkdir(self._internal, self.permissions.directory_mode)
@@ -208,18 +208,6 @@ class Folder:
                 if held is not None and internal.remove(name):
                     _log.info("removed %r of %r, which a killed writer had left", name, internal.path)
 
-    def _sync_ancestors(self) -> None:
-        directory, device = self.path, os.stat(self.path).st_dev
-        while True:
-            try:
-                sync_directory(directory)
-            except PermissionError:
-                return  # above the store, in directories that are not ours to open and were there before
-            above = os.path.dirname(directory)
-            if above == directory or os.stat(above).st_dev != device:
-                return
-            directory = above
-
 
 class Held(FileIO):
     """A stripe whose lock is held. Its lock file keeps a mark, and the last stamp given to an object of it.
@@ -267,6 +255,20 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_upwards(path: str) -> None:
+    """Make the entries of a directory durable, and those of the directories above it on the same disk."""
+    device = os.stat(path).st_dev
+    while True:
+        try:
+            sync_directory(path)
+        except PermissionError:
+            return  # a directory above that is not ours to open, and was there before
+        above = os.path.dirname(path)
+        if above == path or os.stat(above).st_dev != device:
+            return
+        path = above
 
 
 def _lock(stripe: str) -> str:

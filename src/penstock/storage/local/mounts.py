@@ -9,40 +9,9 @@ from dataclasses import dataclass
 from penstock.core import printable
 from penstock.errors import InvalidInput
 
-_NETWORK = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "fuse.blobfuse",
-        "fuse.blobfuse2",
-        "fuse.ceph",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.goofys",
-        "fuse.juicefs",
-        "fuse.mount-s3",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "gfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "pvfs2",
-        "smb2",
-        "smb3",
-        "smbfs",
-    ]
+_NETWORK = re.compile(
+    "9p|afs|beegfs|ceph|cifs|coda|gfs2?|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|pvfs2|smb2|smb3|smbfs|"
+    r"fuse\.(blobfuse2?|ceph|gcsfuse|glusterfs|goofys|juicefs|mount-s3|rclone|s3fs|sshfs)"
 )
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -62,7 +31,7 @@ def refuse_network(directory: str) -> None:
             mount = find_mount(directory, table.read())
     except OSError:
         return  # this system has no such table
-    if mount and mount.type in _NETWORK:
+    if mount and _NETWORK.fullmatch(mount.type):
         raise InvalidInput(
             f"{printable(directory)} is on a network file system ({mount.type}, mounted at {printable(mount.point)}), "
             "whose locks and renames do not hold between hosts: use a local disk, or an object store (s3://, gs://, az://)"

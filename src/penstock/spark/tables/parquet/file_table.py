@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -24,7 +24,9 @@ from penstock.errors import CorruptData, StorageError
 from penstock.spark.map_in_arrow import quoted
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.parquet.columns import BLOCK
-from penstock.spark.tables.parquet.commits import BlockCommit, BlockFile
+from penstock.spark.tables.parquet.commits import BlockCommit
+from penstock.spark.tables.parquet.hadoop_files import HadoopFiles
+from penstock.spark.tables.parquet.local_files import LocalFiles
 from penstock.spark.tables.parquet.table import ParquetTable
 
 _log = get_logger(__name__)
@@ -38,48 +40,8 @@ _OPTIONS = {
 }
 
 
-class Files(Protocol):
-    """A file system, as a table uses it. Everything raises `StorageError` when it fails."""
-
-    def spark_path(self, path: str) -> str:
-        """A path as Spark writes it."""
-        ...
-
-    def read(self, path: str) -> bytes | None:
-        """A file's content; None if there is no such file."""
-        ...
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a new file, in a new directory if need be."""
-        ...
-
-    def names(self, path: str) -> list[str]:
-        """What is in a directory: nothing, if there is none."""
-        ...
-
-    def finish(self, path: str) -> list[BlockFile]:
-        """Remove the other files that Spark writes below a directory, and describe the data files."""
-        ...
-
-    def make_directory(self, path: str) -> None:
-        """Make a directory, and those above it, if it is not there."""
-        ...
-
-    def move(self, path: str, to: str) -> None:
-        """Rename a directory, in one step. Fails if there is one of that name with anything in it."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """Remove a file, or a directory and what is in it; nothing happens if it is not there."""
-        ...
-
-    def sync(self, path: str) -> None:
-        """Make a directory and all that is below it durable."""
-        ...
-
-    def settle(self, path: str) -> None:
-        """Make the entries of a directory durable, and those of the directories above it."""
-        ...
+Files: TypeAlias = LocalFiles | HadoopFiles
+"""A file system, as a table uses it. Everything raises `StorageError` when it fails."""
 
 
 class FileTable(ParquetTable):

@@ -13,7 +13,7 @@ from pyarrow import ArrowException
 
 from penstock.errors import CorruptData, StorageError
 from penstock.spark.tables.parquet.commits import BlockFile
-from penstock.storage import sync_directory
+from penstock.storage import sync_directory, sync_upwards
 
 _PARALLEL_SYNCS = 8  # a disk answers fsyncs that wait at the same time together
 
@@ -102,16 +102,7 @@ class LocalFiles:
         Those above every time: the process that created them may have been killed before it synced them.
         """
         with _failing_to(f"sync {path}"):
-            device = os.stat(path).st_dev
-            while True:
-                try:
-                    sync_directory(path)
-                except PermissionError:
-                    return  # above the table: a directory that we may not open, which was there before
-                above = os.path.dirname(path)
-                if above == path or os.stat(above).st_dev != device:
-                    return
-                path = above
+            sync_upwards(path)
 
 
 @contextmanager

@@ -19,16 +19,9 @@ from penstock.storage import local_path, open_store, redact
 
 _OBJECT_STORES = ("s3", "gs", "az")
 # Hadoop's names of object stores, and ours. None of them renames a directory in one step.
-_OTHER_NAMES = {
-    "s3a": "s3",
-    "s3n": "s3",
-    "gcs": "gs",
-    "abfs": "az",
-    "abfss": "az",
-    "wasb": "az",
-    "wasbs": "az",
-    "azure": "az",
-}
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"} | dict.fromkeys(
+    ("abfs", "abfss", "wasb", "wasbs", "azure"), "az"
+)
 
 
 def open_table(
