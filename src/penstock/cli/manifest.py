@@ -21,11 +21,6 @@ _NATIVE = ("revision", "groups", "forgotten_through", "floor", "floor_set_at")
 manifest_app = typer.Typer(help="Look at the manifest of a buffer, or upgrade it.", no_args_is_help=True)
 
 
-@manifest_app.callback()
-def manifest() -> None:
-    """Look at the manifest of a buffer, or upgrade it."""
-
-
 @manifest_app.command()
 def dump(
     where: Annotated[str, typer.Argument(help="A buffer (directory or URL), or a manifest's own file or URL.")],

@@ -45,11 +45,6 @@ class PartitionStatus:
     error: str | None = None
 
 
-@metalog_app.callback()
-def metalog() -> None:
-    """Look at a metadata log on an object store."""
-
-
 @metalog_app.command()
 def status(
     where: Log,

@@ -18,11 +18,6 @@ queue_app = typer.Typer(help="Look at a durable queue, or repair it.", no_args_i
 _MAX_PATH_CHARACTERS = 1000
 
 
-@queue_app.callback()
-def queue() -> None:
-    """Look at a durable queue, or repair it."""
-
-
 @queue_app.command()
 def dump(
     where: Annotated[str, typer.Argument(help="The directory of a durable queue that no process has open.")],

@@ -59,19 +59,6 @@ class Status:
     groups: list[GroupStatus]
 
 
-@dataclass(frozen=True, slots=True)
-class _Backlog:
-    """What a manifest says of what waits. `first` are the first of its batches."""
-
-    waiting: int
-    measured: int
-    size: int
-    records: int | None
-    records_at_least: int
-    times: Sequence[int]
-    first: Sequence[BatchDescriptor]
-
-
 def status_command(
     where: Where,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
@@ -96,7 +83,15 @@ def look(
     Raises `StorageError` where the store fails, and `CorruptData` where the object is no manifest.
     """
     queue = BufferQueue(store, path, "consumer")
-    view, backlog = _read(store, queue, most_measured)
+
+    def read() -> tuple[QueueView, Backlog]:
+        view = queue.look()
+        return view, view.backlog(most_measured)
+
+    # What was acked since the head was read may be collected: then the head that is there now names less.
+    view, backlog = call_with_retries(read, Backoff(0.0, 0.0), tries=_TRIES, on=NotFound)
+    first = backlog.first[:most_measured]
+    is_measured = backlog.size is not None
     # After the manifest: whatever it names was there before it.
     listed = {meta.path: meta.size for meta in store.list_objects(DATA_PATH_PREFIX)}
     data = [size for path, size in listed.items() if is_data_path(path, DATA_PATH_PREFIX)]
@@ -107,10 +102,10 @@ def look(
         version=view.format_version,
         epoch=view.epoch,
         next_sequence=view.next_sequence,
-        batches_waiting=backlog.waiting,
-        batches_measured=backlog.measured,
-        batches_missing=_missing(store, queue, backlog.first, listed),
-        bytes_waiting=backlog.size,
+        batches_waiting=backlog.batches,
+        batches_measured=backlog.batches if is_measured else len(first),
+        batches_missing=_missing(store, queue, first, listed),
+        bytes_waiting=sum(size or 0 for size in _sizes(store, first)) if backlog.size is None else backlog.size,
         records_waiting=backlog.records,
         records_at_least=backlog.records_at_least,
         oldest_ingestion_time_ms=oldest,
@@ -118,26 +113,6 @@ def look(
         data_objects=len(data),
         data_bytes=sum(data),
         groups=groups_in(view),
-    )
-
-
-def _read(store: ObjectStore, queue: BufferQueue, most_measured: int) -> tuple[QueueView, _Backlog]:
-    def read() -> tuple[QueueView, Backlog]:
-        view = queue.look()
-        return view, view.backlog(most_measured)
-
-    # What was acked since the head was read may be collected: then the head that is there now names less.
-    view, backlog = call_with_retries(read, Backoff(0.0, 0.0), tries=_TRIES, on=NotFound)
-    first = backlog.first[:most_measured]
-    is_measured = backlog.size is not None
-    return view, _Backlog(
-        waiting=backlog.batches,
-        measured=backlog.batches if is_measured else len(first),
-        size=backlog.size if backlog.size is not None else sum(size or 0 for size in _sizes(store, first)),
-        records=backlog.records,
-        records_at_least=backlog.records_at_least,
-        times=backlog.times,
-        first=first,
     )
 
 
@@ -181,12 +156,8 @@ def _rows(found: Status) -> list[tuple[str, object]]:
         ("data objects", f"{found.data_objects}, {counted(found.data_bytes, 'byte')} in {DATA_PATH_PREFIX}/"),
     ]
     if found.batches_missing:
-        rows.append(
-            (
-                "MISSING",
-                counted(found.batches_missing, "batch that waits has", "batches that wait have") + " no data object",
-            )
-        )
+        missing = counted(found.batches_missing, "batch that waits has", "batches that wait have")
+        rows.append(("MISSING", f"{missing} no data object"))
     for group in found.groups if found.version != _WITHOUT_GROUPS else ():
         owner = f", last taken over by {group.owner}" if group.owner else ""
         behind = counted(group.lag, "batch", "batches")
