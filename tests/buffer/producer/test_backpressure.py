@@ -158,7 +158,7 @@ def test_when_a_handle_is_done_its_space_is_free(memory: ObjectStore, open_produ
     with hooks_at(Outcome.succeed, after=gate):
         producer = open_producer(memory, max_buffered_inputs=1, flush_size_bytes=1)
         producer.produce(b"0").result(PATIENCE)
-        gate.wait_for_somebody()
+        gate.wait_for_arrival()
     calling = Background(lambda: producer.produce(b"1", timeout=0))
     calling.has_ended_within(A_WHILE)
     gate.open()
