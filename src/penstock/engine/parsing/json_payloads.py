@@ -141,7 +141,7 @@ class JsonPayloads:
         strings = sum(count for count, field in zip(values, fields, strict=True) if _is_text(field.type))
         if b"\\" not in text and text.count(b'"') <= 2 * (sum(values) + strings):
             return True
-        if b"\\u" in text or b"\\/" in text:
+        if b"\\" in text and (b"\\u" in text or b"\\/" in text):
             return False  # a key may be written with escapes
         return all(
             text.count(b'"%b"' % field.name.encode()) <= count for count, field in zip(values, fields, strict=True)
