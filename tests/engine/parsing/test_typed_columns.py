@@ -456,3 +456,13 @@ def floated(value: Any) -> Any:
     if isinstance(value, list):
         return [floated(item) for item in value]
     return {key: floated(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def test_members_of_a_row_that_is_read_again_do_not_hide_a_repeated_key_of_another() -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+    whole = msgspec.msgpack.encode({"id": 1, "at": "2026-01-01T00:00:00Z", "x": 1, "y": 2})
+    unusual = msgspec.msgpack.encode({"id": 2, "at": "2026-01-01", "x": 1, "y": 2})  # a time that Arrow does not cast
+    repeated = b"\x82\xa2id\x01\xa2id\x02"
+    rows, errors = every_way([whole, whole, unusual, repeated], schema, ParseFormat.MSGPACK)
+    assert [row["id"] for row in rows] == [1, 1, 2]
+    assert errors == {3: "the key 'id' is there twice"}

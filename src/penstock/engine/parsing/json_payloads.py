@@ -67,7 +67,7 @@ class JsonPayloads:
         rows: set[int] = set()
         # Every other row has a bracket at least, so if one has more than 64 of them, all have that many more than rows.
         objects = len(payloads) - len(refused)
-        if longest(values) > 2 * MAX_DEPTH and opening_brackets(b"".join(payloads)) >= objects + MAX_DEPTH:
+        if longest(values) > 2 * MAX_DEPTH and opening_brackets(_text_of(values)) >= objects + MAX_DEPTH:
             rows.update(row for row, value in enumerate(payloads) if opening_brackets(value) > MAX_DEPTH)
         if not are_utf8(values):
             rows.update(row for row, value in enumerate(payloads) if not is_utf8(value))
@@ -130,14 +130,14 @@ class JsonPayloads:
         return b"\\u003" not in text and msgspec.json.encode(decoded).count(b":") == text.count(b":")
 
     def has_no_more_keys(
-        self, payloads: Sequence[bytes], fields: Iterable[pa.Field[Any]], values: Sequence[int], _others: int
+        self, payloads: pa.Array[Any], fields: Iterable[pa.Field[Any]], values: Sequence[int], _others: int
     ) -> bool:
         """Whether flat objects, from which the fields have so many values, have no key twice that has a field.
 
         There are two quotes for each key and each text, and no others. Or no field's name is there, as a text, more
         often than it has values.
         """
-        text = b"".join(payloads)
+        text = _text_of(payloads)
         strings = sum(count for count, field in zip(values, fields, strict=True) if _is_text(field.type))
         if b"\\" not in text and text.count(b'"') <= 2 * (sum(values) + strings):
             return True
@@ -163,6 +163,11 @@ def json_lines(values: pa.Array[Any]) -> pa.Buffer | None:
     joined: Any = pc.binary_join(cast("Any", everything), b"\n")
     text = joined.buffers()[2]
     return pa.py_buffer(b"") if text is None else text.slice(0, bytes_of(joined))
+
+
+def _text_of(values: pa.Array[Any]) -> bytes:
+    lines = json_lines(values)
+    return b"\n".join(cast("list[bytes]", values.to_pylist())) if lines is None else lines.to_pybytes()
 
 
 def longest(values: pa.Array[Any]) -> int:

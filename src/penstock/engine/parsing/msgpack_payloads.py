@@ -7,7 +7,6 @@ values are decoded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import Any, cast
 
 import msgspec
@@ -75,14 +74,17 @@ class MsgpackPayloads:
         There are as many members as the maps say; or encoded again, the bytes are the same.
         """
         if all(type(value) is dict and NESTING.isdisjoint(map(type, value.values())) for value in decoded):
-            return sum(map(len, decoded)) == _count_keys(payloads)
+            return sum(map(len, decoded)) == sum(map(_size, payloads))
         return b"".join(map(self._encode, decoded)) == b"".join(payloads)
 
     def has_no_more_keys(
-        self, payloads: Sequence[bytes], _fields: Iterable[pa.Field[Any]], values: Sequence[int], others: int
+        self, payloads: pa.Array[Any], _fields: Iterable[pa.Field[Any]], values: Sequence[int], others: int
     ) -> bool:
         """Whether flat maps, from which fields have so many values, and other members so many, have no key twice."""
-        return _count_keys(payloads) <= sum(values) + others
+        import pyarrow.compute as pc
+
+        codes: Any = pc.binary_slice(cast("Any", payloads), 0, 1)
+        return _count_keys(codes.buffers()[2].to_pybytes()[: len(payloads)], payloads) <= sum(values) + others
 
 
 def why_refused(values: Iterable[object], depth: int) -> str | None:
@@ -104,12 +106,12 @@ def why_refused(values: Iterable[object], depth: int) -> str | None:
     return None
 
 
-def _count_keys(payloads: Sequence[bytes]) -> int:
-    """How many members the maps say that they have, without those of maps inside them."""
-    codes = bytes(map(itemgetter(0), payloads))
-    if max(codes, default=0) <= 0x8F:
-        return sum(codes) - 0x80 * len(codes)
-    return sum(map(_size, payloads))
+def _count_keys(codes: bytes, payloads: pa.Array[Any]) -> int:
+    """How many members the maps that begin with these codes have, without those of maps inside them."""
+    small = {code & 0x0F: codes.count(code) for code in range(0x80, 0x90)}
+    if sum(small.values()) < len(payloads):
+        return sum(map(_size, cast("list[bytes]", payloads.to_pylist())))
+    return sum(size * count for size, count in small.items())
 
 
 def _size(payload: bytes) -> int:

@@ -22,7 +22,7 @@ from penstock.engine.parsing.arrow_json import can_read, read_piece
 from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
 from penstock.engine.parsing.json_payloads import JsonPayloads
 from penstock.engine.parsing.parse_errors import ParseError, parse_error
-from penstock.engine.parsing.payload_format import ParseFormat, without
+from penstock.engine.parsing.payload_format import ParseFormat, values_without, without
 from penstock.engine.parsing.payload_formats import format_of
 from penstock.engine.parsing.row_structs import ROWS_PER_GROUP, RowReader, SchemaGrew
 from penstock.engine.parsing.row_values import Fields, inner_fields, read_objects
@@ -218,7 +218,7 @@ class _BlockReader:
         columns = None if self._checks_first else read_piece(values, self.fields, ignore_others=ignore)
         bad = {} if columns is not None else _malformed_rows(values)
         if columns is None and (bad or self._checks_first):
-            columns = read_piece(_without(values, bad), self.fields, ignore_others=ignore)
+            columns = read_piece(values_without(values, bad), self.fields, ignore_others=ignore)
         self._checks_first = bool(bad)
         if columns is not None:
             self._pieces.append(_piece(start, len(values), columns, bad))
@@ -264,12 +264,6 @@ def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:
 
 def _others(bad: dict[int, str], total: int) -> Sequence[int]:
     return without(range(total), bad) if bad else range(total)
-
-
-def _without(values: pa.Array[Any], rows: dict[int, str]) -> pa.Array[Any]:
-    ends = [*sorted(rows), len(values)]
-    starts = [0, *(row + 1 for row in ends[:-1])]
-    return pa.concat_arrays([values.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])
 
 
 def _check_fields(fields: Iterable[pa.Field[Any]], path: str, types: frozenset[pa.DataType]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 Decode = Callable[[bytes], Any]
 _T = TypeVar("_T")
@@ -77,10 +79,14 @@ def without(items: Sequence[_T], rows: Iterable[int]) -> list[_T]:
     >>> without(range(5), {3, 1})
     [0, 2, 4]
     """
-    kept: list[_T] = []
-    start = 0
-    for row in sorted(rows):
-        kept += items[start:row]
-        start = row + 1
-    kept += items[start:]
-    return kept
+    return list(chain.from_iterable(items[start:end] for start, end in _between(rows, len(items))))
+
+
+def values_without(values: pa.Array[Any], rows: Iterable[int]) -> pa.Array[Any]:
+    """The same of a column."""
+    return pa.concat_arrays([values.slice(start, end - start) for start, end in _between(rows, len(values))])
+
+
+def _between(rows: Iterable[int], total: int) -> Iterable[tuple[int, int]]:
+    ends = [*sorted(rows), total]
+    return zip([0, *(row + 1 for row in ends[:-1])], ends, strict=True)

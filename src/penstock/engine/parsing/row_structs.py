@@ -21,7 +21,7 @@ from penstock.engine.parsing.column_arrays import column, members
 from penstock.engine.parsing.column_kinds import ColumnKinds
 from penstock.engine.parsing.msgpack_payloads import NESTING, why_refused
 from penstock.engine.parsing.parse_errors import BadPayload
-from penstock.engine.parsing.payload_format import Decode, ParseFormat, decode_each, without
+from penstock.engine.parsing.payload_format import Decode, ParseFormat, decode_each, values_without, without
 from penstock.engine.parsing.payload_formats import PayloadFormat, format_of
 from penstock.engine.parsing.row_values import (
     Fields,
@@ -60,7 +60,6 @@ class RowReader:
         self._kinds = kinds
         self._forbids = kinds is not None or not self._form.checks_what_it_skips
         self._others: tuple[str, ...] = ()
-        self._other_values: list[list[Any]] = []
         self._structs = 0
         self._is_flat = not any(inner_fields(field.type) for field in fields)
         self._is_decoded = _may_be_decoded(self._form, fields)
@@ -77,8 +76,9 @@ class RowReader:
             return self._judge(payloads[row], row, bad)
 
         rows = decode_each(lambda: self._decode, payloads, judge)
-        unsure = self._form.unchecked(values, payloads, judged) | self._odd_others(rows, judged)
-        is_proved = False
+        others, judged_before = self._other_members(rows, judged), len(judged)
+        unsure = self._form.unchecked(values, payloads, judged) | self._odd_others(others, len(rows), judged)
+        checked_keys = False
         while True:
             for row in sorted(unsure - judged):
                 rows[row] = judge(row)
@@ -87,9 +87,11 @@ class RowReader:
             unsure = {kept[at] for at in misfits}
             # Columns take every row that was judged: this is for a future Arrow that does not.
             bad.update((row, "a value does not fit into its column") for row in unsure & judged)
-            if not unsure and not is_proved:
-                is_proved = True
-                unsure = self._may_repeat(payloads, rows, judged, judged - bad.keys(), columns)
+            if not unsure and not checked_keys:
+                checked_keys = True
+                others = others if len(judged) == judged_before else self._other_members(rows, judged)
+                known = sum(len(each) - each.count(None) for each in others)
+                unsure = self._may_repeat(values, payloads, rows, judged, columns, known)
             if not unsure:
                 return columns, bad
 
@@ -128,30 +130,37 @@ class RowReader:
             self._others += tuple(dict.fromkeys(new))
             self._decode = _decoder(self._name, self._fields, self._others, self._forbids)
 
-    def _odd_others(self, rows: Sequence[Any], judged: set[int]) -> set[int]:
+    def _other_members(self, rows: Sequence[Any], judged: set[int]) -> list[list[Any]]:
+        """The members without a column, of all rows but those that were judged."""
+        taken = without(rows, judged) if judged and self._others else rows
+        return [members(taken, at) for at in range(len(self._fields), len(self._fields) + len(self._others))]
+
+    def _odd_others(self, others: list[list[Any]], total: int, judged: set[int]) -> set[int]:
         """Rows that have, in a member without a column, something that no payload may have."""
-        places = range(len(self._fields), len(self._fields) + len(self._others))
-        self._other_values = [members(without(rows, judged) if judged else rows, at) for at in places]
-        if all(NESTING.isdisjoint(map(type, values)) for values in self._other_values):
-            return set()
-        everything = (members(rows, at) for at in places)
-        return {row for values in everything for row, value in enumerate(values) if why_refused([value], 2)}
+        nested = [values for values in others if not NESTING.isdisjoint(map(type, values))]
+        places = without(range(total), judged) if nested else ()
+        return {places[at] for values in nested for at, value in enumerate(values) if why_refused([value], 2)}
 
     def _may_repeat(
-        self, payloads: list[bytes], rows: list[Any], judged: set[int], judged_well: set[int], columns: list[Any]
+        self,
+        values: pa.Array[Any],
+        payloads: list[bytes],
+        rows: list[Any],
+        judged: set[int],
+        columns: list[pa.Array[Any]],
+        others: int,
     ) -> set[int]:
-        """Rows, of those that were not judged, that may have a key twice. The columns have all but the bad rows."""
-        rest, structs = (without(payloads, judged), without(rows, judged)) if judged else (payloads, rows)
-        if not rest:
+        """Rows, of those that were not judged, that may have a key twice; `others` counts members without a column."""
+        if len(judged) == len(rows):
             return set()
         if self._is_flat and columns:
-            values = [len(column) - column.null_count for column in columns]
-            for row in judged_well:
-                values = [count - (cell is not None) for count, cell in zip(values, astuple(rows[row]), strict=True)]
-            others = sum(len(each) - each.count(None) for each in self._other_values)
-            is_proved = self._form.has_no_more_keys(rest, self._fields, values, others)
+            counts = [len(column) - column.null_count for column in columns]
+            for row in (rows[at] for at in judged if rows[at] is not None):
+                counts = [count - (cell is not None) for count, cell in zip(counts, astuple(row), strict=True)]
+            rest = values_without(values, judged) if judged else values
+            is_proved = self._form.has_no_more_keys(rest, self._fields, counts, others)
         else:
-            is_proved = self._form.keeps_all_keys(rest, structs)
+            is_proved = self._form.keeps_all_keys(without(payloads, judged), without(rows, judged))
         if is_proved:
             return set()
         unsure = set(judged)
