@@ -97,25 +97,22 @@ class RowReader:
 
     def _judge(self, payload: bytes, at: int, bad: dict[int, str]) -> object:
         """The struct of one payload, read value by value; None if it is bad."""
-        found, why = (None, None) if self._kinds is None else self._learn_from(payload, self._kinds)
         try:
+            found, why = ({}, None) if self._kinds is None else self._learn_from(payload, self._kinds)
             row, names = read_row(payload, self._form, self._shape)
         except BadPayload as error:
             bad[at] = str(error)
             return None
-        if why is not None and (found is None or member_without_column(found, self._shape)):
+        if why is not None and member_without_column(found, self._shape):
             bad[at] = why
             return None
         if self._kinds is None and not self._form.checks_what_it_skips and self._is_decoded:
             self._learn_others(names)
         return row
 
-    def _learn_from(self, payload: bytes, kinds: ColumnKinds) -> tuple[dict[str, Any] | None, str | None]:
-        """The object in a payload, and why nothing was learned from it."""
-        try:
-            found = read_object(payload, self._form)
-        except BadPayload as error:
-            return None, str(error)
+    def _learn_from(self, payload: bytes, kinds: ColumnKinds) -> tuple[dict[str, Any], str | None]:
+        """The object in a payload, and why nothing was learned from it. Raises `BadPayload` and `SchemaGrew`."""
+        found = read_object(payload, self._form)
         changes = kinds.changes
         why = kinds.learn(found)
         if kinds.changes != changes:
