@@ -186,7 +186,8 @@ def _compare_with_mark(path: str, totals: Totals, mark: Totals) -> None:
         return
     if pushes <= 0:
         raise damaged(path, f"{acks:,} acks are missing, so up to {some_events(acks)} would come again")
-    least, most = lost_between(totals, mark)
+    most = min(pushes, mark.on_disk)
+    least = min(max(pushes - max(acks, 0), 0), most)
     how_many = f"{some_events(most)}" if least == most else f"{least:,} to {some_events(most)}"
     raise damaged(
         path,
@@ -194,13 +195,6 @@ def _compare_with_mark(path: str, totals: Totals, mark: Totals) -> None:
         + (f"those up to {totals.next_id - 1}" if totals.next_id else "none")
         + (f"; {acks:,} acks are missing too" if acks > 0 else ""),
     )
-
-
-def lost_between(totals: Totals, mark: Totals) -> tuple[int, int]:
-    """At least and at most how many events are missing from a database that is behind its mark."""
-    pushes, acks = max(mark.next_id - totals.next_id, 0), max(mark.acks - totals.acks, 0)
-    most = min(pushes, mark.on_disk)
-    return min(max(pushes - acks, 0), most), most
 
 
 def _count(totals: Totals) -> str:

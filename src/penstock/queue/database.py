@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core import get_logger, never_free_in_child, printable
 from penstock.errors import Closed, OutcomeUnknown, StorageError
-from penstock.queue.checking import Inventory, Whole, check_end, check_open, check_queue, read_totals
+from penstock.queue.checking import Whole, check_end, check_open, check_queue, read_totals
 from penstock.queue.damage import named, shown
 from penstock.queue.lock import QueueLock, lock_queue
 from penstock.queue.mark import MarkFile, MarkRecord, create_mark, read_mark
@@ -124,7 +124,7 @@ class Database:
         self._is_closed = False
         self._looked = -math.inf
         self._free_bytes = 0
-        self._whole: Whole  # what was found when it was opened last
+        self.whole: Whole  # what was found when it was opened last
         self._mark: MarkFile | None = None
         self._stored: Totals | None = None  # the totals that were written last
         _make_directory(path)
@@ -136,16 +136,6 @@ class Database:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def inventory(self) -> Inventory:
-        """What the keys showed when it was opened last."""
-        return self._whole.inventory
-
-    @property
-    def totals(self) -> Totals:
-        """The totals when it was opened last."""
-        return self._whole.totals
 
     def write(self, changes: Changes) -> None:
         """Write and sync, and note it in the mark: in this order, or a crash in between would look like a loss.
@@ -348,8 +338,8 @@ class Database:
             create_mark(self.path, MarkRecord(os.urandom(_QUEUE_ID_BYTES), is_new=True))
         self._handles = self._handles_of(open_for_writing(self.path, create=whole is None))
         try:
-            self._whole = self._finish_making(self._handles) if whole is None else whole
-            self._open_mark().write_through(self._whole.totals, self._oldest(self._whole))
+            self.whole = self._finish_making(self._handles) if whole is None else whole
+            self._open_mark().write_through(self.whole.totals, self._oldest(self.whole))
         except BaseException:
             self._release()
             raise

@@ -97,8 +97,8 @@ class DurableEventQueue(Closing, Generic[Event]):
         self._ready = Waiters(self._lock)
         self._database = _opened(self._path, skip_corrupt=skip_corrupt)
         try:
-            totals = self._database.totals
-            self._every_bad_key = tuple(self._database.inventory.bad_keys)
+            totals = self._database.whole.totals
+            self._every_bad_key = tuple(self._database.whole.inventory.bad_keys)
             self._bad_keys = deque(self._every_bad_key)  # those that no pop has gone past
             self._ledger = Ledger(
                 self._database,
@@ -118,8 +118,12 @@ class DurableEventQueue(Closing, Generic[Event]):
         )
         self._closing = threading.Lock()
         self._is_released = False
-        cls = DurableEventQueue
-        self._measures.watch(self, cls._count_ready, cls._count_in_flight, cls._count_age)
+        self._measures.watch(
+            self,
+            DurableEventQueue.ready_len,
+            DurableEventQueue._in_flight_len,
+            lambda queue: queue.oldest_age() or 0.0,
+        )
 
     def __repr__(self) -> str:
         return f"DurableEventQueue({self._path!r})"
@@ -152,7 +156,7 @@ class DurableEventQueue(Closing, Generic[Event]):
         `StorageError` when the disk refuses: it is not in the queue then.
         """
         change = self._push_of((encoded(self._codec, event),))
-        self._writer.commit(change)
+        self._writer.commits.commit(change)
         return DurableEvent(change.first_id, event)
 
     async def push_async(self, event: Event) -> DurableEvent[Event]:
@@ -160,7 +164,7 @@ class DurableEventQueue(Closing, Generic[Event]):
         change = self._push_of((encoded(self._codec, event),))
         import asyncio  # here: a caller without coroutines does not need to load it
 
-        await asyncio.wrap_future(self._writer.commit_later(change))
+        await asyncio.wrap_future(self._writer.commits.commit_later(change))
         return DurableEvent(change.first_id, event)
 
     def push_many(self, events: Iterable[Event]) -> list[DurableEvent[Event]]:
@@ -171,7 +175,7 @@ class DurableEventQueue(Closing, Generic[Event]):
         codec = self._codec
         change = self._push_of([encoded(codec, event, number) for number, event in enumerate(some)])
         if some:
-            self._writer.commit(change)
+            self._writer.commits.commit(change)
         return [DurableEvent(identifier, event) for identifier, event in enumerate(some, change.first_id)]
 
     def get(self, id: int) -> DurableEvent[Event] | None:  # noqa: A002  its name is the contract
@@ -278,7 +282,7 @@ class DurableEventQueue(Closing, Generic[Event]):
                 self._check()
                 self._ledger.leave(some, leaving)
             if leaving:
-                self._writer.commit(change)
+                self._writer.commits.commit(change)
         except BaseException:
             if change.is_over or not change.is_begun:  # else another thread writes it, and puts it back if need be
                 self._writer.put_back(change)
@@ -417,22 +421,9 @@ class DurableEventQueue(Closing, Generic[Event]):
         self._check_process()
         self._check_open()
 
-    def _count_ready(self) -> float:
-        return self._ask(self.ready_len)
-
-    def _count_in_flight(self) -> float:
-        return self._ask(lambda: len(self._ledger.in_flight))
-
-    def _count_age(self) -> float:
-        return self._ask(lambda: self.oldest_age() or 0.0)
-
-    def _ask(self, question: Callable[[], float]) -> float:
-        """Answer a gauge; not a number, where there is nothing to say: reading metrics never fails for one queue."""
-        try:
-            self._check()
-            return question()
-        except PenstockError:
-            return math.nan
+    def _in_flight_len(self) -> int:
+        self._check()
+        return len(self._ledger.in_flight)
 
 
 def _opened(path: str, *, skip_corrupt: bool) -> Database:

@@ -37,9 +37,7 @@ def lock_queue(path: str) -> QueueLock:
             "more: open it in a process that is started anew"
         )
     try:
-        internal = InternalDirectory(
-            os.path.realpath(path)
-        )  # the queue itself may be behind a link; its lock may not be one
+        internal = InternalDirectory(os.path.realpath(path))  # the queue may be behind a link; its lock may not be one
         try:
             lock = locked_if_free(internal, LOCK_NAME, QueueLock)
         finally:

@@ -6,9 +6,11 @@ import math
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from penstock import metrics
+from penstock.errors import PenstockError
 
 Owner = TypeVar("Owner")
 
@@ -32,7 +34,7 @@ class Measures:
     ) -> None:
         """Let the gauges ask the queue, as long as it lives."""
         for gauge, ask in zip(_GAUGES, (ready, in_flight, oldest_age), strict=True):
-            gauge.labels(self._label).set_function(_asking(weakref.ref(queue), ask))
+            gauge.labels(self._label).set_function(partial(_answer, weakref.ref(queue), ask))
 
     def unwatch(self) -> None:
         """Take the gauges away: a queue that is closed has nothing to say."""
@@ -44,9 +46,10 @@ class Measures:
 _GAUGES = (metrics.queue_ready, metrics.queue_in_flight, metrics.queue_oldest_age)
 
 
-def _asking(queue: weakref.ref[Owner], ask: Callable[[Owner], float]) -> Callable[[], float]:
-    def answer() -> float:
-        owner = queue()
+def _answer(queue: weakref.ref[Owner], ask: Callable[[Owner], float]) -> float:
+    """The value of a gauge; not a number where there is none: reading metrics never fails for one queue."""
+    owner = queue()
+    try:
         return math.nan if owner is None else ask(owner)
-
-    return answer
+    except PenstockError:
+        return math.nan

@@ -49,7 +49,7 @@ def repair_queue(where: str | os.PathLike[str]) -> QueueRepair:
         damage = reason_of(error)
     else:
         try:
-            return QueueRepair.of_whole(path, database.totals, database.inventory)
+            return QueueRepair.of_whole(path, database.whole)
         finally:
             database.close()
     lock = lock_queue(path)

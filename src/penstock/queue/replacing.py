@@ -37,6 +37,8 @@ def replace_files(path: str, new: str, report: QueueRepair) -> QueueRepair:
 
 def finish_replacing(path: str) -> QueueRepair:
     """Go on where it stopped. Raises `OSError`."""
+    import msgspec  # here: most queues are never repaired
+
     begun, ready = os.path.join(path, REPAIR_BEGUN), os.path.join(path, REPAIR_READY)
     aside = os.path.join(path, _asides(path)[-1])
     if os.path.isdir(begun):
@@ -54,7 +56,7 @@ def finish_replacing(path: str) -> QueueRepair:
     os.rmdir(ready)
     sync_directory(path)
     with open(os.path.join(aside, _REPORT), "rb") as file:
-        return QueueRepair.from_json(file.read())
+        return msgspec.json.decode(file.read(), type=QueueRepair)
 
 
 def _files(folder: str) -> list[str]:

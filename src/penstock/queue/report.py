@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from penstock.queue.checking import Inventory
+from penstock.queue.checking import Whole
 from penstock.queue.damage import named, shown, some_events
 from penstock.queue.mark import MarkRecord
 from penstock.queue.totals import Totals
@@ -40,10 +38,11 @@ class QueueRepair:
     next_id: int = 0
 
     @classmethod
-    def of_whole(cls, path: str, totals: Totals, inventory: Inventory) -> QueueRepair:
+    def of_whole(cls, path: str, whole: Whole) -> QueueRepair:
         """The report of a queue that needs no repair."""
-        last = inventory.next_id - 1 if inventory.count else None
-        return cls(path, kept=inventory.count, first_id=inventory.first_id, last_id=last, next_id=totals.next_id)
+        keys = whole.inventory
+        last = keys.next_id - 1 if keys.count else None
+        return cls(path, kept=keys.count, first_id=keys.first_id, last_id=last, next_id=whole.totals.next_id)
 
     def summary(self) -> str:
         """What happened, in one line."""
@@ -73,22 +72,14 @@ class QueueRepair:
     def _again(self) -> str:
         if self.again_at_most is None:
             return "; acked events may come again"
-        return (
-            f"; up to {some_events(self.again_at_most)} that had been acked may come again"
-            if self.again_at_most
-            else ""
-        )
+        count = self.again_at_most
+        return f"; up to {some_events(count)} that had been acked may come again" if count else ""
 
     def as_json(self) -> bytes:
         """The report as it is kept beside the damaged files."""
-        return json.dumps(asdict(self), indent=2).encode()
+        import msgspec  # here: most queues are never repaired
 
-    @classmethod
-    def from_json(cls, data: bytes) -> QueueRepair:
-        """The report of a repair that was interrupted."""
-        fields: dict[str, Any] = json.loads(data)
-        ranges = tuple((first, last) for first, last in fields.pop("missing_ids"))
-        return cls(**fields, missing_ids=ranges)
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
 class Count:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from penstock.core import current, printable
 from penstock.errors import CorruptData, StorageError
-from penstock.queue import child_exit as child_exit  # what a forked child does at its end
 from penstock.queue.damage import damaged, named
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ _FILES = re.compile(
 _DATA_FILES = re.compile(r"\d+\.(log|sst)|CURRENT|MANIFEST-\d+")
 _used_in: list[int] = []  # the first of them is the process that has used RocksDB first
 _OF_DAMAGE = ("Corruption", "Invalid argument", "IO error: No such file")  # how RocksDB's messages of it begin
+
+
+def _end_without_rocksdb() -> None:
+    """Let a forked child end without RocksDB's exit handler, which joins threads that the child has not.
+
+    That would crash the child, or never return. Handlers run in the reverse order of their registration: this one runs
+    first, after Python has ended its own affairs, and ends the process with the status that it has.
+    """
+    libc = ctypes.CDLL(None)
+    if "rocksdict" in sys.modules and hasattr(libc, "on_exit"):  # glibc has it
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+
+
+os.register_at_fork(after_in_child=_end_without_rocksdb)
 
 
 def is_database_file(name: str) -> bool:

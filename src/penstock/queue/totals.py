@@ -24,13 +24,6 @@ class Totals(NamedTuple):
     def after(self, pushed: int, acked: Collection[int]) -> Totals:
         """The totals after so many pushes, and the acks of these ids, all of which are on disk."""
         first = self.next_id
-        if not acked:
-            return Totals(
-                first + pushed,
-                self.on_disk + pushed,
-                (self.id_sum + sum_of_ids(first, first + pushed)) % _MODULUS,
-                self.acks,
-            )
         return Totals(
             first + pushed,
             self.on_disk + pushed - len(acked),

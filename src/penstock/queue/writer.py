@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 from penstock.core import GroupCommit, Waiters, Work, get_logger
 from penstock.errors import IdOverflow, PenstockError, StorageError
@@ -64,27 +63,17 @@ class QueueWriter:
         self._measures = measures
         self._clock = clock
         self._name = name
-        self._totals = database.totals
+        self._totals = database.whole.totals
         self.acks = 0
         """How many there were: after one, an iterator looks again whether an event is there."""
         self._acks_when_tidied = 0
         self._last_time = -math.inf  # when a time was stored last
         self._is_in_doubt = False
-        self._commits = GroupCommit(
-            self._write, name, max_bytes=_MAX_BYTES_PER_WRITE, after_write=self._tidy_if_drained
-        )
-
-    def commit(self, change: Change) -> None:
-        """Return when it is on disk."""
-        self._commits.commit(change)
-
-    def commit_later(self, change: Change) -> Future[None]:
-        """Return at once, with a future that ends when it is on disk."""
-        return self._commits.commit_later(change)
+        self.commits = GroupCommit(self._write, name, max_bytes=_MAX_BYTES_PER_WRITE, after_write=self._tidy_if_drained)
 
     def close(self) -> None:
         """Wait for the writes of all calls, and release the database."""
-        self._commits.close()
+        self.commits.close()
         with self._lock:
             if not self._is_in_doubt:
                 self._database.settle(self._totals)
@@ -189,7 +178,7 @@ class QueueWriter:
         with self._lock:
             ledger, database = self._ledger, self._database
             database.reopen()
-            totals = database.totals
+            totals = database.whole.totals
             if totals.next_id != ledger.next_id:
                 strays = database.ids(ledger.next_id)
                 totals = totals.without(strays, ledger.next_id)
