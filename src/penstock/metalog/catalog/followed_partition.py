@@ -40,32 +40,28 @@ class FollowedPartition:
         """Where it began: everything below is in the snapshot."""
         self._partition_count = partition_count
         self._view = SegmentView() if snapshot is None else SegmentView.of(snapshot.events)
-        self._next_offset = self._saved_offset = self.start
+        self.next_offset = self._saved_offset = self.start
+        """Everything below it is applied."""
         self._moved = threading.Condition(threading.RLock())
         self._listeners: list[dict[int, InvalidTransition]] = []
         self._end: PenstockError | None = None
-
-    @property
-    def next_offset(self) -> int:
-        """Everything below it is applied."""
-        return self._next_offset
 
     def apply(self, record: MetadataRecord) -> None:
         """Apply the next record, or skip it. Raises `RecordsMissing` if records before it are missing."""
         decoded = self._decoded(record)
         with self._moved:
-            if self._end is not None or record.offset < self._next_offset:
+            if self._end is not None or record.offset < self.next_offset:
                 return
-            if record.offset > self._next_offset:
+            if record.offset > self.next_offset:
                 raise RecordsMissing(
-                    f"metadata partition {self.partition} went from offset {self._next_offset} to {record.offset}"
+                    f"metadata partition {self.partition} went from offset {self.next_offset} to {record.offset}"
                 )
             refusal = decoded if isinstance(decoded, _Skipped) else self._applied(decoded)
             if refusal is None:
                 metrics.catalog_events_applied.inc()
             else:
                 self._skip(record, refusal)
-            self._next_offset += 1
+            self.next_offset += 1
             self._moved.notify_all()
 
     def read(self, question: Callable[[SegmentView], _Answer]) -> _Answer:
@@ -99,8 +95,8 @@ class FollowedPartition:
     def wait_for(self, offset: int, until: float) -> None:
         """Return when an offset is applied. Raises `NotReady` if it is not in time, or why this ended."""
         with self._moved:
-            if not self._wait(lambda: self._next_offset > offset, until):
-                raise NotReady(f"metadata partition {self.partition} has applied the offsets below {self._next_offset}")
+            if not self._wait(lambda: self.next_offset > offset, until):
+                raise NotReady(f"metadata partition {self.partition} has applied the offsets below {self.next_offset}")
 
     def end(self, why: PenstockError) -> None:
         """Apply and answer nothing from now on; calls that wait raise this error."""
@@ -112,16 +108,16 @@ class FollowedPartition:
     def unsaved(self) -> Snapshot | None:
         """A snapshot of now; None if nothing was applied since the last one, or the one that it began with."""
         with self._moved:
-            if self._next_offset == self._saved_offset:
+            if self.next_offset == self._saved_offset:
                 return None
-            return Snapshot(self.partition, self._partition_count, self._next_offset, self._view.events())
+            return Snapshot(self.partition, self._partition_count, self.next_offset, self._view.events())
 
     def saved(self, snapshot: Snapshot) -> None:
         """A snapshot is on disk."""
         self._saved_offset = snapshot.next_offset
 
     def _is_ready(self) -> bool:
-        return self.mark is not None and self._next_offset >= self.mark
+        return self.mark is not None and self.next_offset >= self.mark
 
     def set_mark(self, mark: int) -> None:
         """Set the high-water mark of the log."""
@@ -131,7 +127,7 @@ class FollowedPartition:
 
     def _not_ready(self) -> NotReady:
         goal = "the log's high-water mark is not known: assign again" if self.mark is None else f"of {self.mark}"
-        return NotReady(f"metadata partition {self.partition} is catching up: {self._next_offset} applied, {goal}")
+        return NotReady(f"metadata partition {self.partition} is catching up: {self.next_offset} applied, {goal}")
 
     def _wait(self, is_so: Callable[[], bool], until: float) -> bool:
         while self._end is None and not is_so():

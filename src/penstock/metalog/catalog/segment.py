@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Self, TypeAlias
 from uuid import UUID
 
 from penstock.core import check_whole
@@ -31,68 +31,70 @@ _I64 = (1 << 63) - 1
 _MIN_I32, _MIN_I64 = -_I32 - 1, -_I64 - 1
 
 
-class SegmentState(IntEnum):
-    """The state of a log segment; the numbers are those of the wire format."""
+class _State(IntEnum):
+    """A state, of those that follow each other in `_STEPS`. The numbers are those of the wire format."""
+
+    def can_become(self, following: Self) -> bool:
+        """Whether another state may follow this one; False for the same state.
+
+        >>> SegmentState.COPY_SEGMENT_FINISHED.can_become(SegmentState.DELETE_SEGMENT_STARTED)
+        True
+        """
+        return (self, following) in _STEPS[type(self)][1]
+
+    def follows(self, previous: Self | None) -> bool:
+        """Whether this changes what is in the state `previous` (None: there is nothing yet).
+
+        False for the same state again, which is allowed and changes nothing. Raises `InvalidTransition` for a state
+        that may not follow.
+        """
+        what, steps = _STEPS[type(self)]
+        if previous is self:
+            return False
+        if (previous, self) in steps:
+            return True
+        before = "has no state yet" if previous is None else f"is {previous.name}"
+        raise InvalidTransition(f"{what} that {before} cannot become {self.name}")
+
+
+class SegmentState(_State):
+    """The state of a log segment."""
 
     COPY_SEGMENT_STARTED = 0
     COPY_SEGMENT_FINISHED = 1
     DELETE_SEGMENT_STARTED = 2
     DELETE_SEGMENT_FINISHED = 3
 
-    def can_become(self, following: SegmentState) -> bool:
-        """Whether another state may follow this one; False for the same state.
 
-        >>> SegmentState.COPY_SEGMENT_FINISHED.can_become(SegmentState.DELETE_SEGMENT_STARTED)
-        True
-        """
-        return (self, following) in _SEGMENT_STEPS
-
-    def follows(self, previous: SegmentState | None) -> bool:
-        """Whether this changes a segment that is in the state `previous` (None: there is no such segment yet).
-
-        False for the same state again, which is allowed and changes nothing. Raises `InvalidTransition` for a state
-        that may not follow.
-        """
-        return _is_a_step("a segment", _SEGMENT_STEPS, previous, self)
-
-
-class PartitionDeleteState(IntEnum):
-    """How far the deletion of a partition is; the numbers are those of the wire format."""
+class PartitionDeleteState(_State):
+    """How far the deletion of a partition is."""
 
     MARKED = 0
     STARTED = 1
     FINISHED = 2
 
-    def can_become(self, following: PartitionDeleteState) -> bool:
-        """Whether another state may follow this one; False for the same state."""
-        return (self, following) in _DELETE_STEPS
 
-    def follows(self, previous: PartitionDeleteState | None) -> bool:
-        """Whether this changes a partition whose deletion is at `previous` (None: it was not asked for yet).
-
-        False for the same state again, which is allowed and changes nothing. Raises `InvalidTransition` for a state
-        that may not follow.
-        """
-        return _is_a_step("the deletion of a partition", _DELETE_STEPS, previous, self)
-
-
-# From one state to the next; from None, where there was nothing.
-_SEGMENT_STEPS = frozenset(
-    {
-        (None, SegmentState.COPY_SEGMENT_STARTED),
-        (SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED),
-        (SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED),
-        (SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED),
-        (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED),
-    }
-)
-_DELETE_STEPS = frozenset(
-    {
-        (None, PartitionDeleteState.MARKED),
-        (PartitionDeleteState.MARKED, PartitionDeleteState.STARTED),
-        (PartitionDeleteState.STARTED, PartitionDeleteState.FINISHED),
-    }
-)
+# What is in a state, and from which state to which it goes; from None, where there was nothing.
+_STEPS: dict[type[_State], tuple[str, Collection[tuple[_State | None, _State]]]] = {
+    SegmentState: (
+        "a segment",
+        {
+            (None, SegmentState.COPY_SEGMENT_STARTED),
+            (SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED),
+            (SegmentState.COPY_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_STARTED),
+            (SegmentState.COPY_SEGMENT_FINISHED, SegmentState.DELETE_SEGMENT_STARTED),
+            (SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED),
+        },
+    ),
+    PartitionDeleteState: (
+        "the deletion of a partition",
+        {
+            (None, PartitionDeleteState.MARKED),
+            (PartitionDeleteState.MARKED, PartitionDeleteState.STARTED),
+            (PartitionDeleteState.STARTED, PartitionDeleteState.FINISHED),
+        },
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +224,6 @@ class PartitionDelete:
 
 SegmentEvent: TypeAlias = SegmentMetadata | SegmentUpdate | PartitionDelete
 """An event of the log."""
-
-
-def _is_a_step(
-    what: str, steps: Collection[tuple[IntEnum | None, IntEnum]], previous: IntEnum | None, following: IntEnum
-) -> bool:
-    if previous is following:
-        return False
-    if (previous, following) in steps:
-        return True
-    before = "has no state yet" if previous is None else f"is {previous.name}"
-    raise InvalidTransition(f"{what} that {before} cannot become {following.name}")
 
 
 def check_kind(field: str, value: object, kind: type) -> None:

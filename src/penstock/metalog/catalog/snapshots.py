@@ -65,20 +65,16 @@ class SnapshotFiles:
 
     def load(self, partition: int, partition_count: int) -> Snapshot | None:
         """The snapshot of a partition; None if there is none. One that cannot be used is set aside."""
-        path = self._path(partition)
         try:
-            with open(path, "rb") as source:
-                content = source.read()
+            with open(self._path(partition), "rb") as source:
+                return _decoded(source.read(), partition, partition_count)
         except FileNotFoundError:
             return None
         except OSError as error:
             self.set_aside(partition, f"it cannot be read: {error}")
-            return None
-        try:
-            return _decoded(content, partition, partition_count)
         except CorruptData as error:
             self.set_aside(partition, str(error))
-            return None
+        return None
 
     def set_aside(self, partition: int, why: str) -> None:
         """Rename a snapshot that cannot be used: it is not read again, and is kept for a person to look at."""

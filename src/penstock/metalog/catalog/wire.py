@@ -25,6 +25,7 @@ from penstock.metalog.catalog.segment import (
     SegmentUpdate,
     TopicIdPartition,
 )
+from penstock.metalog.records import as_payload
 
 _FRAME = 1
 _VERSION = 0
@@ -64,7 +65,7 @@ def decode_event(data: bytes | bytearray | memoryview) -> SegmentEvent:
     Traceback (most recent call last):
     penstock.errors.CorruptData: a segment event has the frame 0; this Penstock reads 1
     """
-    data = _as_bytes(data)
+    data = as_payload(data)
     try:
         event, end = _read(data)
     except (IndexError, struct.error) as error:
@@ -220,9 +221,3 @@ def _read_txn_index_empty(data: bytes, at: int) -> tuple[bool, int]:
     if len(content) != 1:
         raise CorruptData(f"a segment event has a bool of {len(content)} bytes")
     return content != b"\x00", at
-
-
-def _as_bytes(data: object) -> bytes:
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise InvalidInput(f"data must be bytes, not {type(data).__name__}")

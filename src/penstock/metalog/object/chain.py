@@ -54,13 +54,9 @@ class Chain:
         self.partition = partition
         self.settings = settings
         self._recent = recent
-        self._end: PartitionEnd | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def known_end(self) -> PartitionEnd | None:
+        self.known_end: PartitionEnd | None = None
         """The last end that was seen; the chain may be longer by now. None: it was not read yet."""
-        return self._end
+        self._lock = threading.Lock()
 
     def path(self, first: int) -> str:
         """The path of the object that begins at an offset."""
@@ -95,12 +91,12 @@ class Chain:
         """Remember an object of the chain that was read or written."""
         self._recent.add(self.partition, found)
         with self._lock:
-            if self._end is None or found.end > self._end.offset:
-                self._end = PartitionEnd.after(found)
+            if self.known_end is None or found.end > self.known_end.offset:
+                self.known_end = PartitionEnd.after(found)
 
     def find_end(self) -> PartitionEnd:
         """Walk to where the chain ends now. Raises `CorruptData` and `StorageError`."""
-        end = self._end or self._jump(PartitionEnd(0, 0)) or self._listed_end()
+        end = self.known_end or self._jump(PartitionEnd(0, 0)) or self._listed_end()
         walked = 0
         while (found := self.fetch(end.offset)) is not None:
             end = PartitionEnd.after(found)
@@ -108,8 +104,8 @@ class Chain:
             if walked % self.settings.hint_every == 0:
                 end = self._jump(end) or end
         with self._lock:
-            if self._end is None:
-                self._end = end  # it is empty, and that is known now
+            if self.known_end is None:
+                self.known_end = end  # it is empty, and that is known now
         return end
 
     def locate(self, offset: int) -> tuple[int, Sequence[LogObject]]:
@@ -118,7 +114,7 @@ class Chain:
         Also returns the objects in a row from there on that were read on the way. Raises `CorruptData` and
         `StorageError`.
         """
-        end = self._end
+        end = self.known_end
         if offset == 0 or (end is not None and offset == end.offset):
             return offset, []
         if (exact := self.read(offset)) is not None:
