@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -24,8 +25,7 @@ from penstock.spark.map_in_arrow import map_in_arrow
 from penstock.spark.pipeline.dead_letters import LETTER, TABLE, reason_in, unpacked
 from penstock.spark.pipeline.plan import Plan
 from penstock.spark.spark_errors import our_error
-from penstock.spark.tables.contract import BlockId, Sink, StagedBlock
-from penstock.storage import redact
+from penstock.spark.tables.contract import BlockId, StagedBlock
 
 _MAX_REASONS = 3
 _NOT_THE_SINKS = (EngineError, InvalidInput, Fenced)
@@ -39,35 +39,28 @@ class BlockWriter:
             raise InvalidInput("the pipeline has no sink: add to_parquet, to_delta, to_buffer or to")
         self._plan = plan
         self._target = plan.sink
-        self._sink = plan.sink.open(spark)
+        self.sink = plan.sink.open(spark)
         self._letters = None if plan.dead_letters is None else plan.dead_letters.open(spark)
-        self._letters_url = redact(plan.dead_letters.url or "") if plan.dead_letters else ""
+        self._letters_url = plan.dead_letters.shown_url if plan.dead_letters else ""
         self._check_apart()
-
-    @property
-    def sink(self) -> Sink:
-        """The sink of the rows."""
-        return self._sink
 
     def has(self, block: BlockId) -> bool:
         """Whether the block is done. Letters are committed first: where the rows are, they are too."""
-        try:
-            return self._sink.has(block)
-        except Exception as error:
-            raise self._failed(error, SinkFailed, f"looking for block {block.name} in {self._target.call}") from error
+        with self._failing(SinkFailed, f"looking for block {block.name} in {self._target.call}"):
+            return self.sink.has(block)
 
     def write(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
         """Write a block's letters, then its rows; return how many rows the sink got, and how many letters there were.
 
         Raises `SinkFailed`, `DeadLetterRouteFailed`, `DeadLettersUnrouted`, and what went wrong on an executor.
         """
-        if self._sink.stages_rows and self._letters is None and not self._plan.transforms:
+        if self.sink.stages_rows and self._letters is None and not self._plan.transforms:
             return self._write_in_one_pass(df, block)
         # There are several outputs of one block: reading it for each would run the process functions for each.
         kept = df.persist(StorageLevel.MEMORY_AND_DISK)
         try:
             rows = self._transformed(kept.where(F.col(LETTER).isNull()).drop(LETTER))
-            self._sink.check(rows.schema)
+            self.sink.check(rows.schema)
             dead, count = self._count(kept)
             if dead or self._letters is not None:
                 self._write_letters(kept, block, dead)
@@ -101,30 +94,22 @@ class BlockWriter:
         return rows.count() if self._plan.transforms else count
 
     def _stage(self, rows: DataFrame, block: BlockId) -> StagedBlock:
-        try:
-            return self._sink.stage(rows, block)
-        except Exception as error:
-            raise self._failed(error, SinkFailed, f"writing block {block.name} with {self._target.call}") from error
+        with self._failing(SinkFailed, f"writing block {block.name} with {self._target.call}"):
+            return self.sink.stage(rows, block)
 
     def _commit(self, staged: StagedBlock, block: BlockId) -> None:
-        try:
+        with self._failing(SinkFailed, f"committing block {block.name} with {self._target.call}"):
             staged.commit()
-        except SinkFailed:
-            raise  # it has its cause
-        except Exception as error:
-            raise self._failed(error, SinkFailed, f"committing block {block.name} with {self._target.call}") from error
 
     def _count(self, df: DataFrame) -> tuple[int, int]:
-        try:
+        with self._failing(ProcessFailed, "reading a block"):
             counted = df.agg(F.count(LETTER), F.count(F.lit(1))).first()
-        except Exception as error:
-            raise self._failed(error, ProcessFailed, "reading a block") from error
         return (0, 0) if counted is None else (counted[0], counted[1])
 
     def _write_letters(self, df: DataFrame, block: BlockId, dead: int) -> None:
         if self._letters is None:
             raise self._unrouted(df, dead)
-        try:
+        with self._failing(DeadLetterRouteFailed, f"writing {dead} dead letters to {self._letters_url}"):
             if self._letters.has(block):
                 self._check_same_letters(self._letters.rows_of(block), block, dead)
             elif dead:
@@ -132,10 +117,7 @@ class BlockWriter:
                 letters = df.where(F.col(LETTER).isNotNull()).select(LETTER)
                 staged = self._letters.stage(map_in_arrow(letters, lambda parts: unpacked(parts, at), TABLE), block)
                 # Another driver may have finished the block since this one looked for it. Its letters count then.
-                staged.discard() if self._sink.has(block) else staged.commit()
-        except Exception as error:
-            what = f"writing {dead} dead letters to {self._letters_url}"
-            raise self._failed(error, DeadLetterRouteFailed, what) from error
+                staged.discard() if self.sink.has(block) else staged.commit()
 
     def _transformed(self, rows: DataFrame) -> DataFrame:
         for fn in self._plan.transforms:
@@ -159,9 +141,9 @@ class BlockWriter:
 
     def _check_apart(self) -> None:
         """Raise `InvalidInput` where one table is the other, or is inside it, by their real places."""
-        if self._letters is None or self._letters.place is None or self._sink.place is None:
+        if self._letters is None or self._letters.place is None or self.sink.place is None:
             return
-        one, other = (f"{place.rstrip('/')}/" for place in (self._sink.place, self._letters.place))
+        one, other = (f"{place.rstrip('/')}/" for place in (self.sink.place, self._letters.place))
         if one.startswith(other) or other.startswith(one):
             raise InvalidInput(
                 f"the table and its dead letters need places of their own: {self._letters_url} is that of "
@@ -176,9 +158,15 @@ class BlockWriter:
             "them with dead_letters(...)"
         )
 
-    def _failed(self, error: Exception, kind: type[EngineError], what: str) -> BaseException:
-        """The error to raise: that of the executor, where reading or processing failed there; or else one of `kind`."""
-        found = our_error(error)
-        if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
-            return found
-        return kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}")
+    @contextmanager
+    def _failing(self, kind: type[EngineError], what: str) -> Iterator[None]:
+        """Raise an error of `kind` for whatever fails; or that of the executor, where reading or processing failed."""
+        try:
+            yield
+        except _NOT_THE_SINKS:
+            raise
+        except Exception as error:
+            found = our_error(error)
+            if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
+                raise found from error
+            raise kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}") from error

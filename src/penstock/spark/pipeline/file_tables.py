@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.toml_lines import KeyPath, line_of
-from penstock.spark.pipeline.triggers import ASAP, AVAILABLE_NOW, is_trigger
+from penstock.spark.pipeline.triggers import ASAP, AVAILABLE_NOW, spark_trigger
 
 Function: TypeAlias = Callable[..., Any]
 Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
@@ -89,13 +89,7 @@ class PipelineTable(_Table, frozen=True, kw_only=True):
     spark: SparkTable = SparkTable()
 
 
-_TABLES: dict[str, type[_Table]] = {
-    "": PipelineTable,
-    "parse": ParseTable,
-    "process": ProcessTable,
-    "sink": SinkTable,
-    "spark": SparkTable,
-}
+_TABLES = {"": PipelineTable, "parse": ParseTable, "process": ProcessTable, "sink": SinkTable, "spark": SparkTable}
 
 
 class Checker:
@@ -113,7 +107,9 @@ class Checker:
             table = msgspec.convert(self._content, PipelineTable)
         except msgspec.ValidationError as error:
             self._explain(str(error))
-        if not is_trigger(table.trigger):
+        try:
+            spark_trigger(table.trigger)
+        except InvalidInput:
             allowed = '"available_now", "asap" or an interval such as "10 seconds"'
             meant = _meant(table.trigger, (AVAILABLE_NOW, ASAP))
             self._refuse(("trigger",), f'trigger must be {allowed}, not "{table.trigger}"{meant}')

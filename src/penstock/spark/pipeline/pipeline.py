@@ -93,8 +93,7 @@ class Pipeline:
         """Write dead letters into a table of their own, exactly once. Without one, a dead letter fails the run."""
         if self._plan.dead_letters is not None:
             raise InvalidInput("dead_letters is there already: a pipeline has one table for them")
-        place = _place("dead_letters", url)
-        return self._with(dead_letters=_target("dead_letters", place, partial(open_table, options=_texts(options))))
+        return self._with(dead_letters=_target("dead_letters", url, partial(open_table, options=_texts(options))))
 
     def to_parquet(
         self,
@@ -107,16 +106,14 @@ class Pipeline:
         On a file system any reader sees each block whole or not at all. On an object store `read_table` does; others
         may see the files of an attempt that lost until they are swept. `options` are those of the store.
         """
-        place, columns = _place("to_parquet", url), _names(partition_by)
-        return self._to(
-            _target("to_parquet", place, partial(open_table, partition_by=columns, options=_texts(options)))
-        )
+        open_at = partial(open_table, partition_by=_names(partition_by), options=_texts(options))
+        return self._to(_target("to_parquet", url, open_at))
 
     def to_delta(self, url: str | os.PathLike[str], partition_by: Sequence[str] | None = None) -> Pipeline:
         """Append to a Delta table, exactly once. Raises `InvalidInput` where Delta's package is not there."""
         check_delta()
-        place, columns = _place("to_delta", url), _names(partition_by)
-        return self._to(_target("to_delta", place, lambda _spark, url: DeltaSink(url, columns)))
+        columns = _names(partition_by)
+        return self._to(_target("to_delta", url, lambda _spark, place: DeltaSink(place, columns)))
 
     def to_buffer(self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Pipeline:
         """Append to another buffer, as the data source's writer does: `value` as it is, other columns as JSON."""
@@ -187,8 +184,9 @@ class Pipeline:
         return changed
 
 
-def _target(call: str, url: str, open_at: Callable[..., Sink]) -> Target:
-    return Target(redact(f"{call}({url!r})"), lambda spark: open_at(spark, url), url)
+def _target(call: str, where: object, open_at: Callable[..., Sink]) -> Target:
+    url = _place(call, where)
+    return Target(redact(f"{call}({url!r})"), lambda spark: open_at(spark, url), url, redact(url))
 
 
 def _place(name: str, where: object) -> str:

@@ -28,11 +28,15 @@ class ParseStep:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A sink that a run opens: the call that named it, for messages, how to open it, and its URL if it has one."""
+    """A sink that a run opens: the call that named it, for messages, how to open it, and its URL if it has one.
+
+    `shown_url` and the call have no credentials in them.
+    """
 
     call: str
     open: Callable[[SparkSession], Sink] = field(repr=False)
     url: str | None = field(default=None, repr=False)
+    shown_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ _log = get_logger("penstock.spark.pipeline")
 
 
 class Progress:
-    """The rates of the last blocks."""
+    """The blocks of a run so far, and the rates of the last ones."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
@@ -25,7 +25,8 @@ class Progress:
         self._recent: deque[tuple[float, int, int]] = deque()  # when, rows, bytes
         self._started = time.monotonic()
         self._drawn = 0.0
-        self._lag = self._size = self._dead = self._blocks = 0
+        self._lag = self._size = 0
+        self.rows = self.bytes = self.dead_letters = self.blocks = 0
 
     def __enter__(self) -> Progress:
         self._started = time.monotonic()
@@ -40,18 +41,13 @@ class Progress:
         """Note a block."""
         self._recent.append((time.monotonic(), rows, size))
         self._lag, self._size = lag, size
-        self._dead += dead
-        self._blocks += 1
+        self.rows += rows
+        self.bytes += size
+        self.dead_letters += dead
+        self.blocks += 1
         if not self._is_terminal:
-            _log.info(
-                "block %d: %d rows, %d bytes, %d dead letters in %.1f s; %d batches are left",
-                self._blocks,
-                rows,
-                size,
-                dead,
-                seconds,
-                lag,
-            )
+            text = "block %d: %d rows, %d bytes, %d dead letters in %.1f s; %d batches are left"
+            _log.info(text, self.blocks, rows, size, dead, seconds, lag)
 
     def show(self) -> None:
         """Draw the line, if it is time and there is a terminal."""
@@ -70,5 +66,5 @@ class Progress:
         rows, size = (sum(block[at] for block in self._recent) / seconds for at in (1, 2))
         return (
             f"{rows:,.0f} rows/s, {size / 1e6:,.1f} MB/s, lag {self._lag} batches, "
-            f"block {self._size / 1e6:,.1f} MB, {self._dead} dead letters, {self._blocks} blocks"
+            f"block {self._size / 1e6:,.1f} MB, {self.dead_letters} dead letters, {self.blocks} blocks"
         )

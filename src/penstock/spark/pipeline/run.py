@@ -99,7 +99,6 @@ class PipelineRun:
         self._writer = BlockWriter(plan, spark)
         self._failure: BaseException | None = None
         self._progress = Progress()
-        self._rows = self._bytes = self._dead = self._blocks = 0
 
     def run(self) -> Summary:
         """Run to the end. Raises what went wrong, with Spark's exception as its cause."""
@@ -123,7 +122,8 @@ class PipelineRun:
             raise self._error_of(error) from error
         finally:
             shutil.rmtree(self._control.directory, ignore_errors=True)
-        return Summary(self._rows, self._bytes, self._dead, self._blocks, time.monotonic() - started)
+        done = self._progress
+        return Summary(done.rows, done.bytes, done.dead_letters, done.blocks, time.monotonic() - started)
 
     def _run_query(self, source: type[PipelineSource], stopping: Stopping) -> None:
         try:
@@ -237,8 +237,6 @@ class PipelineRun:
             _log.info("block %s is there already", block.name)
             return
         rows, dead = self._writer.write(df, block)
-        self._rows, self._bytes = self._rows + rows, self._bytes + planned.bytes
-        self._dead, self._blocks = self._dead + dead, self._blocks + 1
         self._progress.note(
             rows=rows, size=planned.bytes, dead=dead, lag=planned.lag, seconds=time.monotonic() - started
         )

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from penstock.engine import ERROR, ColumnFunction, ParseFormat, WorkBatch, keeps_rows, parse_as, set_apart
+from penstock.engine import ERROR, ColumnFunction, DeadLetter, ParseFormat, WorkBatch, keeps_rows, parse_as, set_apart
 from penstock.errors import InvalidInput, ParseFailed, ProcessFailed
 from penstock.records import Record, records_from_arrow
 from penstock.spark.pipeline.dead_letters import LETTER, Letter, letter_of, packed
@@ -119,18 +119,9 @@ class PipelineRows:
         if parsed.errors and parse.on_error is OnError.DLQ:
             bad = records_from_arrow(records.take(_indices([error.index for error in parsed.errors])))
             sequence = None if first is None else chunk.batch.sequence
-            letters += [
-                (
-                    record.value,
-                    record.key,
-                    cast("Any", record.headers),
-                    error.reason,
-                    "parse",
-                    sequence,
-                    None if first is None else first + error.index,
-                )
-                for record, error in zip(bad, parsed.errors, strict=True)
-            ]
+            for record, error in zip(bad, parsed.errors, strict=True):
+                index = None if first is None else first + error.index
+                letters.append(letter_of(DeadLetter.of(record, error.reason, "parse"), sequence, index))
         return parsed.batch, parsed.good
 
 

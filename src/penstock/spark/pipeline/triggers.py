@@ -14,22 +14,17 @@ _NO_INTERVAL = "0 seconds"
 _INTERVAL = re.compile(r"(\d+\s+(millisecond|second|minute|hour|day)s?|\d+\.\d+\s+seconds?)", re.IGNORECASE)
 
 
-def is_trigger(word: str) -> bool:
-    """Whether a pipeline can be run with this.
-
-    >>> is_trigger("asap"), is_trigger("10 seconds"), is_trigger("10"), is_trigger("soon")
-    (True, True, False, False)
-    """
-    return word in {AVAILABLE_NOW, ASAP} or _is_interval(word)
-
-
 def spark_trigger(word: object) -> dict[str, Any]:
-    """What `writeStream.trigger` takes. Raises `InvalidInput` for what is no trigger."""
+    """What `writeStream.trigger` takes. Raises `InvalidInput` for what is no trigger.
+
+    >>> spark_trigger("available_now"), spark_trigger("10 seconds")
+    ({'availableNow': True}, {'processingTime': '10 seconds'})
+    """
     if word == AVAILABLE_NOW:
         return {"availableNow": True}
     if word == ASAP:
         return {"processingTime": _NO_INTERVAL}
-    if isinstance(word, str) and _is_interval(word):
+    if isinstance(word, str) and _INTERVAL.fullmatch(word.strip()) and float(word.split()[0]) > 0:
         return {"processingTime": word.strip()}
     raise InvalidInput(f"trigger must be {AVAILABLE_NOW}, {ASAP}, or a time such as '10 seconds', not {word!r}")
 
@@ -37,8 +32,3 @@ def spark_trigger(word: object) -> dict[str, Any]:
 def has_interval(trigger: dict[str, Any]) -> bool:
     """Whether a query with this trigger of Spark's waits between its blocks."""
     return bool(trigger.get("processingTime", _NO_INTERVAL) != _NO_INTERVAL)
-
-
-def _is_interval(word: str) -> bool:
-    found = _INTERVAL.fullmatch(word.strip())
-    return found is not None and float(word.split()[0]) > 0

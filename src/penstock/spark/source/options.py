@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig
 from penstock.core import as_word, check_seconds, check_whole
@@ -78,36 +79,12 @@ class ReadOptions:
             raise InvalidInput(
                 "the buffer's place is missing: give it to load(...), for example load('s3://bucket/events')"
             )
-
-        def number(name: str, least: int = 1) -> int | None:
-            text = given.pop(name.lower(), None)
-            return None if text is None else whole_number(name, text, least)
-
-        def size(name: str) -> int | None:
-            text = given.pop(name.lower(), None)
-            return None if text is None else size_in_bytes(name, text)
-
-        checked = cls(
-            where,
-            format=as_word("format", ReadFormat, given.pop("format", "raw")),
-            columns=given.pop("columns", None),
-            on_error=as_word("onError", OnError, given.pop("onerror", "dlq")),
-            on_corrupt_batch=as_word(
-                "onCorruptBatch", OnCorruptBatch, given.pop("oncorruptbatch", OnCorruptBatch.FAIL)
-            ),
-            group=given.pop("group", "default"),
-            starting_sequence=_starting_sequence(given.pop("startingsequence", None)),
-            max_bytes=size("maxBytesPerTrigger"),
-            max_batches=number("maxBatchesPerTrigger"),
-            max_records=number("maxRecordsPerTrigger"),
-            self_regulation=as_word("selfRegulation", _Switch, given.pop("selfregulation", "on")) is _Switch.ON,
-            target_partition_bytes=size("targetPartitionBytes") or _TARGET_PARTITION_BYTES,
-            poll_interval=_seconds("pollInterval", given.pop("pollinterval", "0.5")),
-            manifest_path=given.pop("manifestpath", MANIFEST_PATH),
-            data_path_prefix=given.pop("datapathprefix", DATA_PATH_PREFIX),
-            control_directory=given.pop("controldirectory", None),
-            storage=given,
-        )
+        values: dict[str, Any] = {}
+        for field_name, (option, read) in _READERS.items():
+            text = given.pop(option.lower(), None)
+            if text is not None:
+                values[field_name] = read(option, text)
+        checked = cls(where, **values, storage=given)
         if checked.columns is not None and checked.format is ReadFormat.RAW:
             raise InvalidInput(
                 "columns says what json or msgpack is parsed into: give format too, or leave columns out"
@@ -134,7 +111,7 @@ class ReadOptions:
         )
 
 
-def whole_number(name: str, text: str, least: int) -> int:
+def whole_number(name: str, text: str, least: int = 1) -> int:
     """Read a whole number. Raises `InvalidInput` naming the option."""
     try:
         value: object = int(text)
@@ -166,11 +143,35 @@ def _seconds(name: str, text: str) -> float:
     return float(text)
 
 
-def _starting_sequence(text: str | None) -> int | str | None:
-    if text is None or text == _EARLIEST:
+def _starting_sequence(name: str, text: str) -> int | str | None:
+    if text == _EARLIEST:
         return None
     if text == _LATEST:
         return _LATEST
     if text.isdecimal() and len(text) <= _MAX_SEQUENCE_DIGITS:
         return int(text)
-    raise InvalidInput(f"startingSequence must be earliest, latest or a sequence, not {text[:100]!r}")
+    raise InvalidInput(f"{name} must be earliest, latest or a sequence, not {text[:100]!r}")
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+# The fields that an option sets, and how its text is read.
+_READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
+    "format": ("format", lambda name, text: as_word(name, ReadFormat, text)),
+    "columns": ("columns", _text),
+    "on_error": ("onError", lambda name, text: as_word(name, OnError, text)),
+    "on_corrupt_batch": ("onCorruptBatch", lambda name, text: as_word(name, OnCorruptBatch, text)),
+    "group": ("group", _text),
+    "starting_sequence": ("startingSequence", _starting_sequence),
+    "max_bytes": ("maxBytesPerTrigger", size_in_bytes),
+    "max_batches": ("maxBatchesPerTrigger", whole_number),
+    "max_records": ("maxRecordsPerTrigger", whole_number),
+    "self_regulation": ("selfRegulation", lambda name, text: as_word(name, _Switch, text) is _Switch.ON),
+    "target_partition_bytes": ("targetPartitionBytes", size_in_bytes),
+    "poll_interval": ("pollInterval", _seconds),
+    "manifest_path": ("manifestPath", _text),
+    "data_path_prefix": ("dataPathPrefix", _text),
+    "control_directory": ("controlDirectory", _text),
+}

@@ -30,7 +30,7 @@ class Planner:
         self._store = options.open()
         self._consumer = Consumer(self._store, options.consumer_config(gc=True))
         self._known: dict[int, BatchDescriptor] = {}
-        self._frontier = self._consumer.first_sequence
+        self.first_sequence = self._consumer.first_sequence  # that is not acked
         self._looked = clock()
         self._has_collected = False
 
@@ -55,11 +55,6 @@ class Planner:
         return {"buffer": self.buffer_id, "sequence": sequence}
 
     @property
-    def first_sequence(self) -> int:
-        """The first sequence that is not acked."""
-        return self._frontier
-
-    @property
     def next_sequence(self) -> int:
         """The sequence that the next batch will get, as of the last look at the manifest."""
         return self._consumer.next_sequence
@@ -74,19 +69,20 @@ class Planner:
     def ack_before(self, start: int) -> None:
         """Ack everything before a sequence. Raises `InvalidInput` if its checkpoint is not one of this queue."""
         self._check_start(start)
-        if start == self._frontier:
+        if start == self.first_sequence:
             return
         self._read_through(start - 1)
         self._consumer.ack_through(start - 1)
-        for sequence in range(self._frontier, start):
+        for sequence in range(self.first_sequence, start):
             self._known.pop(sequence, None)
-        self._frontier = start
+        self.first_sequence = start
 
     def _check_start(self, start: int) -> None:
-        if start < self._frontier:
+        first = self.first_sequence
+        if start < first:
             raise InvalidInput(
-                f"the checkpoint goes on at sequence {start}, and {self._where} is acked up to {self._frontier - 1} "
-                f"(its first entry is {self._frontier}): the checkpoint is older than the acks, and what is between "
+                f"the checkpoint goes on at sequence {start}, and {self._where} is acked up to {first - 1} "
+                f"(its first entry is {first}): the checkpoint is older than the acks, and what is between "
                 "is gone; was it restored, or did another query read this group?"
             )
 
@@ -134,7 +130,7 @@ class Planner:
 
     def _read_through(self, last: int) -> None:
         """Learn of everything up to a sequence. Raises `InvalidInput` if the queue does not reach that far."""
-        if last < self._frontier:
+        if last < self.first_sequence:
             return  # a block without events: Spark plans the first one even so
         while self._consumer.last_handed_out_sequence is None or self._consumer.last_handed_out_sequence < last:
             if not self._read_more():

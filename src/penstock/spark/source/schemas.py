@@ -41,7 +41,7 @@ SET_ASIDE = (StructField(ERROR, StringType()), StructField(RAW, BinaryType()))
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """The Arrow schema that Spark expects of a batch with these columns."""
+    """The Arrow schema that Spark expects of a batch with these columns: timestamps are instants, in UTC."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -68,15 +68,21 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InvalidInput(f"the column {twice!r} is there twice")
-    aside = {field.name: field for field in SET_ASIDE}
+    is_raw = options.format is ReadFormat.RAW
+    known = {field.name: field.dataType for field in (*(UNPARSED if is_raw else ()), *SET_ASIDE)}
     for field in schema:
-        if field.name in aside and field.dataType != aside[field.name].dataType:
-            wanted = aside[field.name].dataType.simpleString()
-            raise InvalidInput(f"the column {field.name!r} is {wanted}, not {field.dataType.simpleString()}")
+        wanted = known.get(field.name)
+        if wanted is None and is_raw:
+            raise InvalidInput(
+                f"the column {field.name!r} is none of an unparsed read: {', '.join(UNPARSED.fieldNames())}; to parse "
+                "payloads, give the option format"
+            )
+        if wanted is not None and field.dataType != wanted:
+            kind = field.dataType.simpleString()
+            raise InvalidInput(f"the column {field.name!r} is {wanted.simpleString()}, not {kind}")
     if options.on_corrupt_batch is OnCorruptBatch.DLQ and ERROR not in names:
         raise InvalidInput(f"onCorruptBatch=dlq puts a row with {ERROR!r} in place of a batch: name it in the schema")
-    if options.format is ReadFormat.RAW:
-        _check_unparsed(schema)
+    if is_raw:
         return
     parsed = parsed_columns(schema)
     check_columns(to_arrow(parsed))
@@ -92,16 +98,3 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
 def parsed_columns(schema: StructType) -> StructType:
     """The columns that are parsed: all but those for what is set aside."""
     return StructType([field for field in schema if field.name not in {ERROR, RAW}])
-
-
-def _check_unparsed(schema: StructType) -> None:
-    known = {field.name: field.dataType for field in (*UNPARSED, *SET_ASIDE)}
-    for field in schema:
-        if field.name not in known:
-            raise InvalidInput(
-                f"the column {field.name!r} is none of an unparsed read: {', '.join(UNPARSED.fieldNames())}; to parse "
-                "payloads, give the option format"
-            )
-        if field.dataType != known[field.name]:
-            wanted = known[field.name].simpleString()
-            raise InvalidInput(f"the column {field.name!r} is {wanted}, not {field.dataType.simpleString()}")

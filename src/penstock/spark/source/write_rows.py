@@ -21,28 +21,7 @@ from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-)
+from pyspark.sql import types as T  # noqa: N812  the usual name
 
 from penstock.errors import InvalidInput
 from penstock.records import HEADERS_TYPE, RECORD_SCHEMA
@@ -52,13 +31,13 @@ Shape: TypeAlias = Callable[[Any], object]
 Convert: TypeAlias = Callable[[pa.RecordBatch, int], Iterator[pa.RecordBatch]]
 """From a batch, and how many rows came before it, to batches of records. Raises `InvalidInput` naming the row."""
 
-_NUMBERS = (ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType)
-_TEXT_LIKE = (StringType, BooleanType, *_NUMBERS, DateType, TimestampType, TimestampNTZType, TimeType)
-_LEAVES = (*_TEXT_LIKE, BinaryType, DayTimeIntervalType, NullType)
+_NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType)
+_TEXT_LIKE = (T.StringType, T.BooleanType, *_NUMBERS, T.DateType, T.TimestampType, T.TimestampNTZType, T.TimeType)
+_LEAVES = (*_TEXT_LIKE, T.BinaryType, T.DayTimeIntervalType, T.NullType)
 _MAX_ROWS_AS_OBJECTS = 1024  # rows of a batch that are Python objects at the same time
 
 
-def converter(schema: StructType) -> Convert:
+def converter(schema: T.StructType) -> Convert:
     """How rows of a schema become records. Raises `InvalidInput` naming a column that cannot."""
     _check_names("", schema)
     if is_record_schema(schema):
@@ -70,45 +49,45 @@ def converter(schema: StructType) -> Convert:
     return _as_json
 
 
-def is_record_schema(schema: StructType) -> bool:
+def is_record_schema(schema: T.StructType) -> bool:
     """Say whether rows are records as they are: `value`, and no columns but those of records, each with its type."""
     kinds = {field.name: field.dataType for field in schema}
     return "value" in kinds and all(name in _IS_KIND and _IS_KIND[name](kind) for name, kind in kinds.items())
 
 
-def _is_bytes(kind: DataType) -> bool:
-    return isinstance(kind, BinaryType | StringType)
+def _is_bytes(kind: T.DataType) -> bool:
+    return isinstance(kind, T.BinaryType | T.StringType)
 
 
-def _is_headers(kind: DataType) -> bool:
-    pair = kind.elementType if isinstance(kind, ArrayType) else None
-    if not isinstance(pair, StructType) or pair.names != ["key", "value"]:
+def _is_headers(kind: T.DataType) -> bool:
+    pair = kind.elementType if isinstance(kind, T.ArrayType) else None
+    if not isinstance(pair, T.StructType) or pair.names != ["key", "value"]:
         return False
-    return isinstance(pair["key"].dataType, StringType) and isinstance(pair["value"].dataType, BinaryType)
+    return isinstance(pair["key"].dataType, T.StringType) and isinstance(pair["value"].dataType, T.BinaryType)
 
 
-_IS_KIND: dict[str, Callable[[DataType], bool]] = {
+_IS_KIND: dict[str, Callable[[T.DataType], bool]] = {
     "value": _is_bytes,
     "key": _is_bytes,
     "headers": _is_headers,
-    "timestamp": lambda kind: isinstance(kind, TimestampType),
+    "timestamp": lambda kind: isinstance(kind, T.TimestampType),
 }
 
 
-def _check_names(place: str, struct: StructType) -> None:
+def _check_names(place: str, struct: T.StructType) -> None:
     twice = next((name for name in struct.names if struct.names.count(name) > 1), None)
     if twice is not None:
         raise InvalidInput(f"the column {place + twice!r} is there twice")
 
 
-def _check_type(name: str, kind: DataType) -> None:
-    if isinstance(kind, StructType):
+def _check_type(name: str, kind: T.DataType) -> None:
+    if isinstance(kind, T.StructType):
         _check_names(f"{name}.", kind)
         for field in kind:
             _check_type(f"{name}.{field.name}", field.dataType)
-    elif isinstance(kind, ArrayType):
+    elif isinstance(kind, T.ArrayType):
         _check_type(f"{name}[]", kind.elementType)
-    elif isinstance(kind, MapType):
+    elif isinstance(kind, T.MapType):
         if not isinstance(kind.keyType, _TEXT_LIKE):
             raise InvalidInput(f"the keys of {name!r} are {kind.keyType.simpleString()}, which no key in JSON can be")
         _check_type(f"{name}{{}}", kind.valueType)

@@ -121,10 +121,7 @@ class _Unwritten:
     sink: AtomicSink
     block_rows: DataFrame
     block: BlockId
-
-    @property
-    def rows(self) -> int | None:
-        return None
+    rows: int | None = None
 
     def commit(self) -> bool:
         self.sink.write(self.block_rows, self.block)

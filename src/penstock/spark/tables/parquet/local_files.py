@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
@@ -77,14 +77,9 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing happens if it is not there."""
-        with _failing_to(f"remove {path}"):
-            try:
-                if os.path.isdir(path):
-                    shutil.rmtree(path)
-                else:
-                    os.unlink(path)
-            except FileNotFoundError:
-                pass  # another process has removed it, or is doing so
+        # Another process may have removed it, or be doing so.
+        with _failing_to(f"remove {path}"), suppress(FileNotFoundError):
+            (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
 
     def sync(self, path: str) -> None:
         """Make a directory and all that is below it durable."""

@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.core import Backoff, call_with_retries, get_logger
 from penstock.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, StorageError
 from penstock.spark.map_in_arrow import map_in_arrow, quoted
+from penstock.spark.source.schemas import to_arrow
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.parquet.columns import BLOCK, nullable_columns
 from penstock.spark.tables.parquet.commits import BlockCommit, BlockFile
@@ -72,7 +71,7 @@ class ObjectTable(ParquetTable):
         """
         if self._partition_by:
             rows = rows.sortWithinPartitions(*map(quoted, self._partition_by))
-        columns = _arrow_columns(nullable_columns(rows.schema))
+        columns = to_arrow(nullable_columns(rows.schema))
         task = writing(self._store, _folder(block.name), attempt, columns, self._partition_by, self._file_bytes)
         described = map_in_arrow(rows, task, DESCRIBED).collect()
         files = [BlockFile(row["path"], row["size"], row["rows"], tuple(row["values"])) for row in described]
@@ -147,7 +146,7 @@ class ObjectTable(ParquetTable):
             return spark.createDataFrame([], columns)
         # A number for each partition; the files it stands for travel with the function, where no plan shows them.
         numbers = spark.range(0, len(groups), 1, len(groups))
-        return map_in_arrow(numbers, reading(self._store, groups, _arrow_columns(columns)), columns)
+        return map_in_arrow(numbers, reading(self._store, groups, to_arrow(columns)), columns)
 
     def _look_up_after(self, error: StorageError, block: BlockId) -> BlockCommit:
         try:
@@ -169,11 +168,6 @@ class ObjectTable(ParquetTable):
         for result in self._store.delete([found.path for found in below if which(found.path)]):
             if result.error:
                 raise result.error
-
-
-def _arrow_columns(schema: StructType) -> pa.Schema:
-    """The Arrow columns in which rows travel, and are in files: timestamps are instants, in UTC."""
-    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _folder(block_name: str) -> str:

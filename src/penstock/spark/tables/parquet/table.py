@@ -23,18 +23,13 @@ _log = get_logger(__name__)
 
 
 class ParquetTable(Sink):
-    """A table of Parquet files, whose blocks each have a commit that lists their files."""
+    """A table of Parquet files, whose blocks each have a commit that lists their files. No credential is in its URL."""
 
     def __init__(self, url: str, place: str, partition_by: Sequence[str]) -> None:
-        self._url = url
+        self.url = url
         self._place = place
         self._partition_by = tuple(partition_by)
         self._checked: StructType | None = None
-
-    @property
-    def url(self) -> str:
-        """Where the table is, without credentials."""
-        return self._url
 
     @property
     def place(self) -> str:
@@ -42,7 +37,7 @@ class ParquetTable(Sink):
         return self._place
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._url})"
+        return f"{type(self).__name__}({self.url})"
 
     def has(self, block: BlockId) -> bool:
         """Whether the block is committed, durably. Raises `CorruptData` if it is, and has another end."""
@@ -67,8 +62,8 @@ class ParquetTable(Sink):
             return
         found = self.any_commit()
         if found is not None:
-            found.check_layout(self._partition_by, self._url)
-            check_fits(found.columns(), schema, self._url)
+            found.check_layout(self._partition_by, self.url)
+            check_fits(found.columns(), schema, self.url)
         self._checked = schema
 
     def stage(self, rows: DataFrame, block: BlockId) -> StagedFiles:
@@ -88,8 +83,7 @@ class ParquetTable(Sink):
         commits = sorted(self.commits(), key=lambda commit: (commit.at, commit.block))
         if not commits:
             raise InvalidInput(
-                f"there is no block in {self._url} yet, and its columns come with the first: read it after the first "
-                "run"
+                f"there is no block in {self.url} yet, and its columns come with the first: read it after the first run"
             )
         return self.read_blocks(spark, commits, merged_columns(commits))
 
@@ -99,14 +93,14 @@ class ParquetTable(Sink):
             self.make_durable()
         except StorageError as error:
             raise OutcomeUnknown(
-                f"the block {block.name} is in {self._url}, and may not be durable: {error}. Run again: it is synced "
+                f"the block {block.name} is in {self.url}, and may not be durable: {error}. Run again: it is synced "
                 "before it counts"
             ) from error
         try:
             self.sweep(block, commit)
         except StorageError as error:
             # Done again when the block comes again, and with later blocks.
-            _log.warning("files of attempts that lost stay in %s, and use space: %s", self._url, error)
+            _log.warning("files of attempts that lost stay in %s, and use space: %s", self.url, error)
 
     @abstractmethod
     def write_files(self, rows: DataFrame, block: BlockId, attempt: str) -> BlockCommit:
