@@ -37,6 +37,7 @@ EVENTS_PER_BROKEN = 100  # one event in so many is no JSON
 EVENTS_PER_WRONG = 150  # and one in so many is JSON that the process function sets apart
 _POLL_SECONDS = 0.25
 _LONGEST_WAIT_SECONDS = 300.0
+_DRIVER_LOG = "driver.log"
 _PIPELINE = """\
 # What `penstock demo` runs. To run it again: penstock run {root}/pipeline.toml
 source = "{root}/buffer"
@@ -204,13 +205,13 @@ class Watch:
                 return
             if driver.poll() is not None:
                 raise PenstockError(
-                    f"the driver ended by itself, with exit code {driver.returncode}: see {_driver_log(self._root)}"
+                    f"the driver ended by itself, with exit code {driver.returncode}: see {self._root / _DRIVER_LOG}"
                 )
             if any(service.exitcode for service in services):
                 raise PenstockError("a service failed")
             if time.monotonic() > until:
                 raise PenstockError(
-                    f"nothing more came for {_LONGEST_WAIT_SECONDS:.0f} s: see {_driver_log(self._root)}"
+                    f"nothing more came for {_LONGEST_WAIT_SECONDS:.0f} s: see {self._root / _DRIVER_LOG}"
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -224,15 +225,11 @@ def rows_in(table: Path) -> int:
     return ds.dataset(table, format="parquet", partitioning="hive").count_rows()
 
 
-def _driver_log(root: Path) -> Path:
-    return root / "driver.log"
-
-
 @contextmanager
 def _driver(root: Path, number: int, console: Console) -> Iterator[subprocess.Popen[bytes]]:
     """The pipeline's driver: `penstock run`, in a process of its own."""
     console.print(f"  starting the driver: penstock run {root}/pipeline.toml", highlight=False, soft_wrap=True)
-    with _driver_log(root).open("ab") as log:
+    with (root / _DRIVER_LOG).open("ab") as log:
         log.write(b"--- driver %d\n" % number)
         log.flush()
         driver = subprocess.Popen(  # noqa: S603  our own command
@@ -294,23 +291,23 @@ def _show(console: Console, root: Path, pushed: Pushed, seconds: float) -> bool:
 
     rows = ds.dataset(root / "table", format="parquet", partitioning="hive").to_table(columns=["event"])
     letters = ds.dataset(root / "dead-letters", format="parquet", partitioning="hive").to_table(columns=["payload"])
-    wanted = {
-        event_name(pushed, service, number) for service in range(pushed.services) for number in range(pushed.events)
-    }
-    came = [str(name) for name in rows.column("event").to_pylist()]
-    dead = [_name_in(payload) for payload in letters.column("payload").to_pylist()]
-    ours = [name for name in (*came, *dead) if name.startswith(pushed.run)]
+    services = [f"{pushed.run}/service{number}" for number in range(pushed.services)]
+    wanted = {f"{service}/{number}" for service in services for number in range(pushed.events)}
+    found = [str(name) for name in rows.column("event").to_pylist()]
+    came = [name for name in found if name.startswith(pushed.run)]
+    dead = [name for name in map(_name_in, letters.column("payload").to_pylist()) if name.startswith(pushed.run)]
+    ours = came + dead
     lost, twice = len(wanted - set(ours)), len(ours) - len(set(ours))
     table = Table(title=str(root), title_justify="left")
     table.add_column("what")
     table.add_column("how many", justify="right")
     for what, count in {
         "events pushed": f"{pushed.total:,}",
-        "rows in the table": f"{len([name for name in came if name.startswith(pushed.run)]):,}",
-        "dead letters": f"{len([name for name in dead if name.startswith(pushed.run)]):,}",
+        "rows in the table": f"{len(came):,}",
+        "dead letters": f"{len(dead):,}",
         "lost": f"{lost:,}",
         "twice": f"{twice:,}",
-        "rows/s, from the first push to the last block, with every start of Spark": f"{len(came) / seconds:,.0f}",
+        "rows/s, from the first push to the last block, with every start of Spark": f"{len(found) / seconds:,.0f}",
     }.items():
         table.add_row(what, count)
     console.print(table)
@@ -322,15 +319,10 @@ def _show(console: Console, root: Path, pushed: Pushed, seconds: float) -> bool:
         "the table": f"{root / 'table'}   (any reader of Parquet)",
         "the dead letters": root / "dead-letters",
         "the pipeline": f"{root / 'pipeline.toml'}   (penstock run)",
-        "the driver's log": _driver_log(root),
+        "the driver's log": root / _DRIVER_LOG,
     }.items():
         console.print(f"  {what:17} {where}", highlight=False, soft_wrap=True)
     return not lost and not twice and len(manifest.entries) == 0
-
-
-def event_name(pushed: Pushed, service: int, number: int) -> str:
-    """The name that an event has."""
-    return f"{pushed.run}/service{service}/{number}"
 
 
 def _name_in(payload: object) -> str:

@@ -23,12 +23,12 @@ from penstock.metalog import (
     PartitionStart,
     SegmentMetadata,
     SegmentUpdate,
-    TopicIdPartition,
     decode_event,
 )
 from penstock.storage import ObjectStore, url_of
 
 _MAX_THREADS = 16
+_SEGMENT_NUMBERS = ("start_offset", "end_offset", "max_timestamp_ms", "segment_size_in_bytes")
 
 metalog_app = typer.Typer(help="Look at a metadata log on an object store.", no_args_is_help=True)
 
@@ -141,29 +141,19 @@ def _as_json(record: MetadataRecord, *, raw: bool) -> dict[str, object]:
 
 
 def _event(event: SegmentMetadata | SegmentUpdate | PartitionDelete) -> dict[str, object]:
+    tp = event.topic_id_partition if isinstance(event, PartitionDelete) else event.id.topic_id_partition
     shown: dict[str, object] = {"type": type(event).__name__, "state": event.state.name}
-    if isinstance(event, PartitionDelete):
-        shown |= _topic_partition(event.topic_id_partition)
-    else:
-        shown |= _topic_partition(event.id.topic_id_partition) | {"segment_id": str(event.id.id)}
+    shown |= {"topic": tp.topic, "topic_id": str(tp.topic_id), "topic_partition": tp.partition}
+    if not isinstance(event, PartitionDelete):
+        shown["segment_id"] = str(event.id.id)
     if isinstance(event, SegmentMetadata):
-        shown |= {
-            "start_offset": event.start_offset,
-            "end_offset": event.end_offset,
-            "max_timestamp_ms": event.max_timestamp_ms,
-            "segment_size_in_bytes": event.segment_size_in_bytes,
-            "segment_leader_epochs": dict(event.segment_leader_epochs),
-            "txn_index_empty": event.txn_index_empty,
-        }
+        shown |= {name: getattr(event, name) for name in _SEGMENT_NUMBERS}
+        shown |= {"segment_leader_epochs": dict(event.segment_leader_epochs), "txn_index_empty": event.txn_index_empty}
     shown |= {"event_timestamp_ms": event.event_timestamp_ms, "broker_id": event.broker_id}
     if not isinstance(event, PartitionDelete):
         custom = event.custom_metadata
         shown["custom_metadata_base64"] = None if custom is None else _base64(custom)
     return shown
-
-
-def _topic_partition(tp: TopicIdPartition) -> dict[str, object]:
-    return {"topic": tp.topic, "topic_id": str(tp.topic_id), "topic_partition": tp.partition}
 
 
 def _base64(data: bytes) -> str:

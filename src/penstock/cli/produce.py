@@ -192,8 +192,5 @@ def _check_files(names: list[str]) -> None:
         if os.path.isdir(name):
             raise InvalidInput(f"{name} cannot be read: it is a directory")
         if not os.access(name, os.R_OK):
-            raise InvalidInput(f"{name} cannot be read: {_why_not(name)}")
-
-
-def _why_not(name: str) -> str:
-    return "permission denied" if os.path.exists(name) else "there is no such file"
+            why = "permission denied" if os.path.exists(name) else "there is no such file"
+            raise InvalidInput(f"{name} cannot be read: {why}")

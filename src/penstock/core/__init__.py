@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.core.checks import as_word, check_config, check_seconds, check_whole
     from penstock.core.clock import uptime_ns
     from penstock.core.closing import Closing
-    from penstock.core.fork import begin_anew_in_child, current, never_free_in_child, refuse_in_child
+    from penstock.core.fork import begin_anew_in_child, current, never_free_in_child, open_in_child, refuse_in_child
     from penstock.core.group_commit import GroupCommit, Work
     from penstock.core.logs import escaping, get_logger, traceback_of
     from penstock.core.printing import printable
@@ -29,7 +29,7 @@ else:
             "checks": "as_word check_config check_seconds check_whole",
             "clock": "uptime_ns",
             "closing": "Closing",
-            "fork": "begin_anew_in_child current never_free_in_child refuse_in_child",
+            "fork": "begin_anew_in_child current never_free_in_child open_in_child refuse_in_child",
             "group_commit": "GroupCommit Work",
             "logs": "escaping get_logger traceback_of",
             "printing": "printable",

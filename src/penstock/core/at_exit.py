@@ -5,27 +5,18 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
-from typing import Protocol
 
+from penstock.core.closing import Closing
 from penstock.core.fork import current
 from penstock.core.logs import get_logger
 
-
-class Closable(Protocol):
-    """Something that can be closed."""
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
-_still_open: weakref.WeakKeyDictionary[Closable, int] = weakref.WeakKeyDictionary()
+_still_open: weakref.WeakKeyDictionary[Closing, int] = weakref.WeakKeyDictionary()
 _children_with_finalizer = set[int]()
 
 _log = get_logger(__name__)
 
 
-def close_at_exit(one: Closable) -> None:
+def close_at_exit(one: Closing) -> None:
     """Close it when this process ends, unless it is forgotten before."""
     _still_open[one] = current.number
     # A child of `multiprocessing` ends without `atexit`; it has a list of its own, which is empty in each new child.
@@ -35,7 +26,7 @@ def close_at_exit(one: Closable) -> None:
         util.Finalize(None, _close_all, exitpriority=100)
 
 
-def forget(one: Closable) -> None:
+def forget(one: Closing) -> None:
     """Forget it: it is closed."""
     _still_open.pop(one, None)
 

@@ -33,6 +33,16 @@ def refuse_in_child(home: int, what: object, instead: str) -> None:
         )
 
 
+_Lock = TypeVar("_Lock")
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def open_in_child(lock: _Lock) -> _Lock:
+    """Return a lock that is open in every forked child: a thread of the parent may hold it at the fork."""
+    _locks.add(lock)
+    return lock
+
+
 class WorksInChild(Protocol):
     """Something with a lock that a forked child can go on using."""
 
@@ -67,6 +77,8 @@ def _forked() -> None:
     for owner, parts in list(_parts_of.items()):
         for part in parts(owner):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
+    for lock in list(_locks):
+        lock._at_fork_reinit()
     for one in list(_works_in_child):
         one.begin_anew()
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from penstock import metrics
@@ -104,7 +105,8 @@ class BlockLoop:
 
     def _receive(self, most_bytes: int | None, most_records: int, timeout: float) -> WorkBatch:
         most_records = min(self.max_records, most_records)
-        block = _at(ReceiveFailed, "the receiver", self._received, most_records, most_bytes, timeout)
+        receive = partial(self.receiver.recv, most_records, max_bytes=most_bytes, timeout=timeout)
+        block = _at(ReceiveFailed, "the receiver", lambda: _checked("recv", receive()))
         size = block.total_bytes
         self.tally.add(
             received=len(block) + len(block.dead_letters) + block.filtered, filtered=block.filtered, bytes=size
@@ -112,9 +114,6 @@ class BlockLoop:
         if not _is_nothing(block):
             metrics.recv_block_bytes.set(size)
         return block
-
-    def _received(self, most_records: int, most_bytes: int | None, timeout: float) -> WorkBatch:
-        return _checked("recv", self.receiver.recv(most_records, max_bytes=most_bytes, timeout=timeout))
 
     def _work(self, block: WorkBatch, budget: int | None) -> None:
         """Do everything with a block, in the order that `docs/design/engine.md` gives reasons for."""

@@ -12,7 +12,6 @@ from penstock.engine.batch_engine import BatchEngine
 from penstock.engine.stats import EngineStats
 from penstock.engine.transports.buffer_sender import BufferSender
 from penstock.engine.transports.queue import QueueReceiver
-from penstock.engine.work_batch import WorkBatch
 from penstock.errors import (
     CorruptData,
     EngineError,
@@ -88,7 +87,7 @@ class _Shipper:
                 before = self._engine.stats.processed
                 try:
                     self._engine.run(
-                        receiver, _unchanged, self._sender.send, shutdown=self._stop, until_idle=until_idle
+                        receiver, lambda batch: batch, self._sender.send, shutdown=self._stop, until_idle=until_idle
                     )
                 except EngineError as error:
                     if self._until_idle or not isinstance(error.__cause__, StorageError):
@@ -117,9 +116,7 @@ class _Shipper:
                     continue
                 try:
                     with DurableEventQueue(place) as queue:
-                        opening = opening_of(
-                            place
-                        )  # while it is open here: after its close another process may open it
+                        opening = opening_of(place)  # now: after the close another process may open it
                         self._ship_queue(queue, until_idle=True)
                 except (StorageError, CorruptData, ReceiveFailed) as error:
                     refused.append(error)  # one queue that cannot be read does not hold up the others
@@ -134,10 +131,6 @@ class _Shipper:
                     _log.warning("%s; looking again every %.0f s", refusal, _FOLDER_POLL_SECONDS)
             logged = {str(refusal) for refusal in refused}
             self._stop.wait(_FOLDER_POLL_SECONDS)
-
-
-def _unchanged(batch: WorkBatch) -> WorkBatch:
-    return batch
 
 
 def _places_in(folder: str) -> list[str]:

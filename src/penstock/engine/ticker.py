@@ -20,7 +20,7 @@ class Ticker:
 
     def __init__(self, ticks: Ticks | None, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._interval, self._fn = (math.inf, _do_nothing) if ticks is None else _checked(ticks)
+        self._interval, self._fn = (math.inf, lambda: None) if ticks is None else _checked(ticks)
         self._due = clock() + self._interval
 
     @property
@@ -52,7 +52,3 @@ def _check_called(returned: object) -> None:
     if inspect.iscoroutine(returned):
         returned.close()
         raise InvalidInput("it returned a coroutine, which nothing awaits; it must be a plain function")
-
-
-def _do_nothing() -> None:
-    pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import pyarrow as pa
@@ -123,7 +124,9 @@ class WorkBatch:
 
     def with_tokens(self, commit_tokens: tuple[Any, ...]) -> WorkBatch:
         """The same with other tokens."""
-        return self._copy(self._records, self._arrow, commit_tokens, self.dead_letters, self.filtered)
+        changed = copy(self)
+        changed.commit_tokens = commit_tokens
+        return changed
 
     def rows_within(self, start: int, most: int) -> int:
         """How many records from `start` on have at most so many bytes of payload together."""
@@ -144,24 +147,13 @@ class WorkBatch:
 
     def piece(self, start: int, stop: int) -> WorkBatch:
         """Some of the records, without tokens or dead letters."""
+        piece = copy(self)
         if self._arrow is not None:
-            return self._copy(None, self._arrow.slice(start, stop - start), (), (), 0)
-        return self._copy(self.records[start:stop], None, (), (), 0)
-
-    def _copy(
-        self,
-        records: list[Record] | None,
-        arrow: pa.RecordBatch | None,
-        tokens: tuple[Any, ...],
-        letters: tuple[DeadLetter, ...],
-        filtered: int,
-    ) -> WorkBatch:
-        """A batch with these parts, which were checked before."""
-        copy = object.__new__(WorkBatch)
-        copy._records, copy._arrow, copy._size = records, arrow, None
-        copy._has_own_columns = self._has_own_columns
-        copy.commit_tokens, copy.dead_letters, copy.filtered = tokens, letters, filtered
-        return copy
+            piece._records, piece._arrow = None, self._arrow.slice(start, stop - start)
+        else:
+            piece._records = self.records[start:stop]
+        piece._size, piece.commit_tokens, piece.dead_letters, piece.filtered = None, (), (), 0
+        return piece
 
 
 def _are_record_columns(batch: pa.RecordBatch) -> bool:

@@ -76,20 +76,15 @@ class CloudStore:
     def __init__(self, scheme: str, bucket: str, prefix: str, options: Mapping[str, object]) -> None:
         self._scheme, self._bucket, self._prefix = scheme, bucket, prefix
         self._options = dict(options)
-        self._url = f"{scheme}://{bucket}" + (f"/{prefix}" if prefix else "")
+        self.url = f"{scheme}://{bucket}" + (f"/{prefix}" if prefix else "")
         retries, deadline = self._retry_options()
         self._check_endpoints()
         self._patient = self._client(retries, deadline)
         self._once = self._client(0, deadline)
 
-    @property
-    def url(self) -> str:
-        """Where the store is, without credentials."""
-        return self._url
-
     def __repr__(self) -> str:
         options = show_options(self._options)
-        return f"CloudStore({self._url}{', ' + options if options else ''})"
+        return f"CloudStore({self.url}{', ' + options if options else ''})"
 
     def __reduce__(self) -> tuple[type[CloudStore], tuple[str, str, str, dict[str, object]]]:
         return CloudStore, (self._scheme, self._bucket, self._prefix, self._options)
@@ -105,7 +100,7 @@ class CloudStore:
 
         def read() -> Object:
             answer = obstore.get(self._patient, path)
-            check_size(path, self._url, answer.meta["size"], max_bytes)  # the body has not been read yet
+            check_size(path, self.url, answer.meta["size"], max_bytes)  # the body has not been read yet
             return Object(bytes(answer.bytes()), self._version(answer.meta), answer.meta["last_modified"])
 
         return self._ask(f"read {path!r}", read)
@@ -132,7 +127,7 @@ class CloudStore:
     @measured
     def put_if_match(self, path: str, data: Data, version: str) -> str:
         """Replace the object that is at `version`. Raises `Conflict` if it is not any more, or is gone."""
-        lost = f"the object {path!r} in {self._url} is not at version {as_version(version)!r} any more"
+        lost = f"the object {path!r} in {self.url} is not at version {as_version(version)!r} any more"
         check_path(path)
         mode: PutMode
         if self._scheme == "gs":
@@ -180,7 +175,7 @@ class CloudStore:
         check_path(path)
         content = as_data(data)
         answer = self._ask(f"write {path!r}", lambda: write(content), unknown=True)
-        metrics.storage_bytes_written.labels(self._url).inc(len(content))
+        metrics.storage_bytes_written.labels(self.url).inc(len(content))
         return self._version(answer)
 
     def _put_once(self, path: str, content: bytes | memoryview, mode: PutMode) -> PutResult:
@@ -212,7 +207,7 @@ class CloudStore:
         if self._scheme == "gs" and answer.get("version"):
             return str(answer["version"])
         if not answer.get("e_tag"):
-            raise StorageError(f"{self._url} gives its objects no version, so nothing could be replaced safely there")
+            raise StorageError(f"{self.url} gives its objects no version, so nothing could be replaced safely there")
         return _quoted(str(answer["e_tag"]))
 
     def _meta(self, meta: Mapping[str, Any]) -> ObjectMeta:
@@ -236,7 +231,7 @@ class CloudStore:
         whole = str(error)
         secrets = secrets_of(self._options)
         text = whole.partition(_ENGINE_DETAILS)[0].strip()
-        message = f"could not {what} in {self._url}: {printable(redact(text, secrets))}"
+        message = f"could not {what} in {self.url}: {printable(redact(text, secrets))}"
         kind = _kind(error, whole, unknown=unknown)
         if kind is OutcomeUnknown:
             message += "; it may have happened, and may still happen: read it again, and decide by what you find"
@@ -260,7 +255,7 @@ class CloudStore:
         except (engine.BaseError, ValueError, TypeError) as error:
             text = str(error).partition(_ENGINE_DETAILS)[0].strip()
             problem = printable(redact(text, secrets_of(self._options)))
-        raise InvalidInput(f"{self._url} cannot be opened with these options: {problem}")
+        raise InvalidInput(f"{self.url} cannot be opened with these options: {problem}")
 
     def _check_endpoints(self) -> None:
         names = [name.lower() for name in (*self._options, *os.environ)]

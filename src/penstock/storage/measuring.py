@@ -5,24 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from prometheus_client import Counter, Histogram
 
 from penstock import metrics
-from penstock.storage.object_store import DeleteResult, Object, ObjectMeta
+from penstock.storage.object_store import DeleteResult, Object, ObjectMeta, ObjectStore
 
-
-class HasUrl(Protocol):
-    """Whatever says where it is."""
-
-    @property
-    def url(self) -> str:
-        """Where it is, without credentials."""
-        ...
-
-
-Self = TypeVar("Self", bound=HasUrl)
+Self = TypeVar("Self", bound=ObjectStore)
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -113,7 +103,7 @@ class _Measures:
         calls[1].observe(seconds)
 
 
-def _measures_of(store: HasUrl) -> _Measures:
+def _measures_of(store: ObjectStore) -> _Measures:
     kept = vars(store)
     if "_measures" not in kept:
         kept["_measures"] = _Measures(store.url)

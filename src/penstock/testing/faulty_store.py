@@ -301,21 +301,15 @@ class FaultyStore:
         return version
 
     def _let_third_party(self, fault: Fault, operation: str, path: str) -> None:
-        drawn = self._draw(operation, path, fault)
-        if drawn:
-            self._came(drawn)
+        if self._meets(operation, path, fault):
             with suppress(StorageError):  # what goes wrong for the third party does not concern the caller
                 self._third_party(self._store, path)
 
     def _begin(self, operation: str, path: str) -> None:
         self._arrive(everything=False)
-        delay = self._draw(operation, path, Fault.DELAY)
-        if delay:
-            self._came(delay)
+        if self._meets(operation, path, Fault.DELAY):
             self._sleep(self._dice.random.uniform(0, self._max_delay))
-        jump = self._draw(operation, path, Fault.TIME_JUMP)
-        if jump:
-            self._came(jump)
+        if self._meets(operation, path, Fault.TIME_JUMP):
             with self._lock:
                 self._jump = self._max_jump * self._dice.random.uniform(-1, 1)
 
@@ -334,9 +328,7 @@ class FaultyStore:
 
     def _read(self, operation: str, path: str) -> None:
         self._begin(operation, path)
-        drawn = self._draw(operation, path, Fault.READ_ERROR)
-        if drawn:
-            self._came(drawn)
+        if self._meets(operation, path, Fault.READ_ERROR):
             raise StorageError(f"injected: {operation} {path!r} failed")
 
     def _broken_listing(self, drawn: Drawn, found: Iterator[ObjectMeta], prefix: str) -> Iterator[ObjectMeta]:
@@ -355,6 +347,12 @@ class FaultyStore:
     def _draw(self, operation: str, path: str, *faults: Fault) -> Drawn | None:
         with self._lock:
             return None if self._quiet else self._dice.draw(operation, path, *faults)
+
+    def _meets(self, operation: str, path: str, fault: Fault) -> bool:
+        drawn = self._draw(operation, path, fault)
+        if drawn:
+            self._came(drawn)
+        return drawn is not None
 
     def _came(self, drawn: Drawn) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 
 from penstock import metrics
-from penstock.core import begin_anew_in_child, check_config, check_seconds, check_whole
+from penstock.core import check_config, check_seconds, check_whole, open_in_child
 from penstock.engine.regulation.gate import Holds
 from penstock.errors import InvalidInput
 
@@ -65,16 +65,11 @@ class ByteBudget:
         check_config(config, ByteBudgetConfig)
         self._config = config
         self._pressure = pressure
-        self._lock = threading.Lock()
+        self._lock = open_in_child(threading.Lock())
         self._load: float | None = None  # the moving average of a block's time, in targets
         self._utilisation = 0.0
         self._is_held = False
         self._set(config.start_bytes)
-        begin_anew_in_child(self)
-
-    def begin_anew(self) -> None:
-        """Replace the lock in a forked child."""
-        self._lock = threading.Lock()
 
     @property
     def byte_budget(self) -> int:

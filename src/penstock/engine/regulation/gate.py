@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Protocol
 
 from penstock import metrics
-from penstock.core import begin_anew_in_child
+from penstock.core import open_in_child
 
 
 class Holds(Protocol):
@@ -46,13 +46,8 @@ class InboundGate:
     def __init__(self, pressure: Holds, actuator: Actuator | None = None) -> None:
         self._pressure = pressure
         self._actuator = actuator
-        self._lock = threading.RLock()  # an actuator may ask the gate
+        self._lock = open_in_child(threading.RLock())  # an actuator may ask the gate
         self._is_holding = False
-        begin_anew_in_child(self)
-
-    def begin_anew(self) -> None:
-        """Replace the lock in a forked child."""
-        self._lock = threading.RLock()
 
     @property
     def is_holding(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock import metrics
-from penstock.core import begin_anew_in_child, get_logger
+from penstock.core import get_logger, open_in_child
 from penstock.errors import InvalidInput
 
 _log = get_logger(__name__)
@@ -96,15 +96,10 @@ class UnifiedPressure:
             raise InvalidInput(f"hysteresis must be a Hysteresis, not {hysteresis!r}")
         self._sources = tuple(sources)
         self._hysteresis = hysteresis
-        self._lock = threading.Lock()
+        self._lock = open_in_child(threading.Lock())
         self._failing = set[int]()  # indexes of `_sources`
         self._last_level = Pressure(0)
         self._holds = False
-        begin_anew_in_child(self)
-
-    def begin_anew(self) -> None:
-        """Replace the lock in a forked child."""
-        self._lock = threading.Lock()
 
     @property
     def level(self) -> Pressure:

@@ -49,10 +49,6 @@ _LOCK_BYTES = len(f"/{INTERNAL_NAME}/00-{'0' * 16}.tmp")  # of the longest name 
 _EVERYTHING: Sequence[PathRange] = [("", "")]
 
 
-def _no_step(_: str) -> None:
-    """Do nothing: only tests look at the steps of a write."""
-
-
 class LocalStore:
     """Objects as files below a directory, with durable atomic writes and compare-and-set for many processes.
 
@@ -70,13 +66,13 @@ class LocalStore:
         mode: int | str = DEFAULT_PERMISSIONS.file_mode,
         clock: Callable[[], float] = time.time,
         uptime: Callable[[], int] = uptime_ns,
-        step: Callable[[str], None] = _no_step,
+        step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._root = os.path.abspath(os.fspath(root))
         if os.path.exists(self._root) and not os.path.isdir(self._root):
             raise InvalidInput(f"{printable(self._root)} is a file, and a store needs a directory")
         refuse_network(self._root)
-        self._url = "file://" + quote(self._root, errors="surrogateescape")
+        self.url = "file://" + quote(self._root, errors="surrogateescape")
         self._sync = sync
         self._permissions = as_permissions(mode)
         self._step = step
@@ -88,11 +84,6 @@ class LocalStore:
         )
         self._top = self._folder(self._root)
         self._prepared: set[str] = set()
-
-    @property
-    def url(self) -> str:
-        """Where the store is."""
-        return self._url
 
     def __repr__(self) -> str:
         sync = "" if self._sync else ", sync=False"
