@@ -234,7 +234,7 @@ def test_bytes_of_any_sort_can_be_read() -> None:
 
 @pytest.mark.parametrize("data", [None, "01", 5])
 def test_what_are_no_bytes_is_refused(data: object) -> None:
-    with pytest.raises(InvalidInput, match="data must be bytes, not"):
+    with pytest.raises(InvalidInput, match="data must be bytes, a bytearray or a memoryview, not"):
         decode_event(data)  # type: ignore[arg-type]
 
 
