@@ -1,4 +1,4 @@
-"""A Ctrl-C at the entry of every function of the queue, one after the other: whatever it hits, the queue goes on."""
+"""A Ctrl-C at the entry of every function of the queue, one after the other: the queue goes on after each of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ import pytest
 
 import penstock.queue
 from penstock import DurableEventQueue, EventQueue
+from penstock.core import group_commit, waiting
 from penstock.errors import StorageError
 from tests.support.interrupts import Interrupts
 from tests.support.queue_folder import Place
 from tests.support.waiting import Background
 
-PACKAGE = os.path.dirname(penstock.queue.__file__)
+INTERRUPTED = (os.path.dirname(penstock.queue.__file__), group_commit.__file__, waiting.__file__)
+"""The files of the queue, and those of the core that its calls wait in."""
 
 
 def interrupts_at(number: int) -> Interrupts:
-    """An interrupt at the entry of a function of the queue."""
-    return Interrupts(number, lambda file: file.startswith(PACKAGE), lambda _, event: event == "call", (StorageError,))
+    """An interrupt at the entry of a function of these files."""
+    return Interrupts(
+        number, lambda file: file.startswith(INTERRUPTED), lambda _, event: event == "call", (StorageError,)
+    )
 
 
 SLOW = ("push_many", "ack of one in flight", "ack of one that was given back", "iterate")

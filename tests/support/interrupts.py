@@ -1,4 +1,4 @@
-"""A Ctrl-C at a place of one's choice: the first time that a thread comes there, the second time, and so on."""
+"""A Ctrl-C at a chosen place: the first time that a thread reaches it, the second time, and so on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interrupts:
         is_place: Callable[[FrameType, str], bool],
         also: tuple[type[Exception], ...] = (),
     ) -> None:
-        self._left = number
+        self._remaining = number
         self._is_ours = is_ours
         self._is_place = is_place
         self._expected: tuple[type[BaseException], ...] = (KeyboardInterrupt, *also)
@@ -44,10 +44,10 @@ class Interrupts:
         if not self._is_ours(frame.f_code.co_filename):
             return None
         if self._is_place(frame, event):
-            if self._left == 0:
+            if self._remaining == 0:
                 sys.settrace(None)
                 self.came = True
                 self.place = f"{frame.f_code.co_filename}: {frame.f_code.co_qualname}"
                 raise KeyboardInterrupt
-            self._left -= 1
+            self._remaining -= 1
         return self._trace
