@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ import pytest
 import penstock.queue
 from penstock import DurableEventQueue, EventQueue
 from penstock.core import group_commit, waiting
-from penstock.errors import StorageError
+from penstock.errors import BackpressureTimeout, StorageError
 from tests.support.interrupts import Interrupts
 from tests.support.queue_folder import Place
-from tests.support.waiting import Background
+from tests.support.waiting import Background, wait_for_waiting_threads
 
 INTERRUPTED = (os.path.dirname(penstock.queue.__file__), group_commit.__file__, waiting.__file__)
 """The files of the queue, and those of the core that its calls wait in."""
@@ -109,7 +110,8 @@ def test_an_interrupt_while_another_queue_is_collected_as_garbage_hits_no_call_o
 
 
 @pytest.mark.parametrize("name", ["push", "pop", "poll"])
-def test_a_queue_in_memory_goes_on_wherever_it_was_interrupted(name: str) -> None:
+@pytest.mark.parametrize("size", [0, 1, 2], ids=["empty", "half full", "full"])
+def test_a_queue_in_memory_goes_on_wherever_it_was_interrupted(name: str, size: int) -> None:
     work: dict[str, Callable[[EventQueue[str]], object]] = {
         "push": lambda queue: queue.push("x", timeout=0.001),
         "pop": lambda queue: queue.pop(),
@@ -117,14 +119,23 @@ def test_a_queue_in_memory_goes_on_wherever_it_was_interrupted(name: str) -> Non
     }
     for number in itertools.count():
         queue = EventQueue[str](maxsize=2)
-        queue.push("first")
+        for _ in range(size):
+            queue.push("first")
         interrupts = interrupts_at(number)
-        interrupts.during(lambda queue=queue: work[name](queue))  # type: ignore[misc]
+        with suppress(BackpressureTimeout):
+            interrupts.during(lambda queue=queue: work[name](queue))  # type: ignore[misc]
         while Background(queue.pop).result():
             pass
-        polling = Background(lambda queue=queue: queue.poll(None))  # type: ignore[misc]
+        polling = Background(queue.poll, None)
+        wait_for_waiting_threads()
         queue.push("after")
         assert polling.result() == "after"
+        for event in ("one", "two"):
+            queue.push(event)
+        pushing = Background(queue.push, "three")
+        wait_for_waiting_threads()
+        assert queue.pop() == "one"
+        pushing.result()
         if not interrupts.came:
             assert number > 0
             return

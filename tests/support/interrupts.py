@@ -29,16 +29,18 @@ class Interrupts:
         self.came = False
         self.place: str | None = None  # where it came: the file and the function
 
-    def during(self, work: Callable[[], object]) -> None:
-        """Do the work, up to the interrupt."""
+    def during(self, work: Callable[[], object]) -> BaseException | None:
+        """Do the work, up to the interrupt; return what it raised."""
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:
             work()
-        except self._expected:
+        except self._expected as error:
             assert self.came
+            return error
         finally:
             sys.settrace(before)
+        return None
 
     def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
         if not self._is_ours(frame.f_code.co_filename):

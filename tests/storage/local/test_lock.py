@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from io import FileIO
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,9 @@ from penstock.storage.local.internal_directory import InternalDirectory
 from penstock.storage.local.lock import locked, locked_if_free
 from tests.storage.local.syncs import is_directory, is_file, watched_syncs
 from tests.storage.local.writers import StopAt, contents_of, put, put_and_stop
-from tests.support.processes import PATIENCE, Parent, Start
+from tests.support.interrupts import Interrupts
+from tests.support.processes import Parent, Start
+from tests.support.waiting import together
 
 
 @contextmanager
@@ -36,20 +35,28 @@ def open_internal(path: str | Path) -> Iterator[InternalDirectory]:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds a lock."""
+    """Whether a lock is free."""
     with open_internal(path) as internal, locked_if_free(internal, path.name, FileIO) or nullcontext() as descriptor:
         return descriptor is not None
 
 
-def hold(parent: Parent, path: str) -> None:
-    """Take a lock, and hold it until told to let go."""
+def hold(parent: Parent, path: str, forks: bool = False) -> None:
+    """Take a lock, fork a child that ends at once if asked, and hold the lock until the test says so."""
     with open_internal(path) as internal, locked(internal, os.path.basename(path), FileIO):
+        if forks:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
         parent.tell("held")
         parent.wait()
 
 
-def test_a_lock_that_another_process_holds_is_not_free_until_it_lets_go(tmp_path: Path, start: Start) -> None:
-    holder = start(hold, str(tmp_path / "lock"))
+@pytest.mark.parametrize("forks", [False, True], ids=["alone", "after a forked child has ended"])
+def test_a_lock_that_another_process_holds_is_not_free_until_it_is_released(
+    tmp_path: Path, start: Start, forks: bool
+) -> None:
+    holder = start(hold, str(tmp_path / "lock"), forks)
     holder.hear()
     assert not is_free(tmp_path / "lock")
 
@@ -100,10 +107,8 @@ def test_a_thread_does_not_get_a_lock_that_another_thread_holds(tmp_path: Path) 
 def test_threads_of_one_process_count_together_without_losing_one(tmp_path: Path) -> None:
     store = LocalStore(tmp_path, sync=False)
     store.put("counter", b"0")
-    together = threading.Barrier(8)
 
     def count() -> None:
-        together.wait(PATIENCE)
         for _ in range(50):
             while True:
                 seen = store.get("counter")
@@ -113,17 +118,12 @@ def test_threads_of_one_process_count_together_without_losing_one(tmp_path: Path
                 except Conflict:
                     continue
 
-    threads = [threading.Thread(target=count) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-
+    together(*[count] * 8)
     assert store.get("counter").data == b"400"
 
 
 def write_and_fork(parent: Parent, root: str, step: str) -> None:
-    """Write an object; at a step, fork a child that lives on, and then stop."""
+    """Write an object; at a step, or while the store's clock is locked, fork a child that lives on, and then stop."""
 
     def fork(name: str) -> None:
         if name != step:
@@ -133,45 +133,23 @@ def write_and_fork(parent: Parent, root: str, step: str) -> None:
             signal.pause()
         parent.wait()
 
-    LocalStore(root, step=fork).put("manifest", b"lost")
+    def clock() -> float:
+        fork("the clock is locked")
+        return 0.0
+
+    LocalStore(root, step=fork, clock=clock).put("manifest", b"lost")
 
 
-@pytest.mark.parametrize("step", ["locked", "written", "marked"])
+@pytest.mark.parametrize("step", ["locked", "written", "marked", "the clock is locked"])
 def test_a_child_that_outlives_a_killed_holder_does_not_keep_its_lock(tmp_path: Path, start: Start, step: str) -> None:
     LocalStore(tmp_path).put("manifest", b"old")
     holder = start(write_and_fork, str(tmp_path), step)
     orphan = holder.hear()
     try:
         holder.kill()
-
         assert is_free(tmp_path / ".penstock" / f"{stripe_of('manifest')}.lock")
         start(put, str(tmp_path), "manifest", b"new").answer()
         os.kill(orphan, 0)
-    finally:
-        os.kill(orphan, signal.SIGKILL)
-    assert contents_of(str(tmp_path)) == {"manifest": b"new"}
-
-
-def hold_the_clock_and_fork(parent: Parent, root: str) -> None:
-    """Write an object; while the store's clock is locked too, fork a child that lives on, and then stop."""
-
-    def fork() -> float:
-        if os.fork() == 0:
-            parent.tell(os.getpid())
-            signal.pause()
-        parent.wait()
-        return 0.0
-
-    LocalStore(root, clock=fork).put("manifest", b"lost")
-
-
-def test_a_child_that_outlives_a_killed_holder_does_not_keep_the_clock(tmp_path: Path, start: Start) -> None:
-    LocalStore(tmp_path).put("manifest", b"old")
-    holder = start(hold_the_clock_and_fork, str(tmp_path))
-    orphan = holder.hear()
-    try:
-        holder.kill()
-        start(put, str(tmp_path), "manifest", b"new").answer()
     finally:
         os.kill(orphan, signal.SIGKILL)
     assert contents_of(str(tmp_path)) == {"manifest": b"new"}
@@ -202,36 +180,14 @@ def test_a_child_forked_in_the_middle_of_a_write_does_not_let_go_of_its_parents_
     assert start(fork_and_write_in_both, str(tmp_path)).answer() == (6, 5)
 
 
-def fork_and_keep(parent: Parent, path: str) -> None:
-    """Hold a lock, fork a child, and keep the lock while the child lives and after it ended."""
-    with open_internal(path) as internal, locked(internal, os.path.basename(path), FileIO):
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
-        parent.tell("held")
-        parent.wait()
-
-
-def test_a_forked_child_that_ends_does_not_take_its_parents_lock_with_it(tmp_path: Path, start: Start) -> None:
-    holder = start(fork_and_keep, str(tmp_path / "lock"))
-    holder.hear()
-    assert not is_free(tmp_path / "lock")
-    holder.tell("let go")
-    holder.answer()
-    assert is_free(tmp_path / "lock")
-
-
 def is_waited_for(inode: int) -> bool:
-    """Whether the kernel has somebody waiting for a lock on a file."""
+    """Whether a process waits for a lock on a file."""
     with open("/proc/locks", encoding="ascii") as locks:
         return any("->" in line and f":{inode} " in line for line in locks)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="this system does not tell who waits for a lock")
-def test_one_who_waited_for_a_lock_file_that_was_deleted_waits_for_the_one_that_is_there_now(
-    tmp_path: Path, start: Start
-) -> None:
+@pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="the system does not show who waits for a lock")
+def test_a_process_that_waited_for_a_deleted_lock_file_then_waits_for_the_new_one(tmp_path: Path, start: Start) -> None:
     path = tmp_path / "lock"
     first = start(hold, str(path))
     first.hear()
@@ -276,7 +232,7 @@ def test_a_lock_file_deleted_in_the_middle_of_a_write_never_lets_a_part_of_an_ob
     first.tell("go on")
     first_version = first.answer()
     seen = LocalStore(tmp_path).get("manifest")
-    assert seen.data in contents, f"{len(seen.data)} bytes that nobody wrote"
+    assert seen.data in contents, f"{len(seen.data)} bytes that no writer wrote"
     assert first_version in (None, seen.version)
     second.tell("go on")
     second_version = second.answer()
@@ -306,32 +262,7 @@ def test_writers_of_names_under_different_locks_do_not_wait_for_each_other(tmp_p
     assert contents_of(str(tmp_path)) == {"manifest": b"new", other: b"other"}
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt as the nth Python function of some work is entered, as a signal does."""
-
-    def __init__(self, at: int) -> None:
-        self.entered = 0
-        self._at = at
-
-    def during(self, work: Callable[[], object]) -> BaseException | None:
-        """Do the work, and return what it raised, traceback and all."""
-        before = sys.gettrace()
-        sys.settrace(self._enter)
-        try:
-            work()
-        except KeyboardInterrupt as raised:
-            return raised
-        finally:
-            sys.settrace(before)
-        return None
-
-    def _enter(self, frame: FrameType, event: str, argument: Any) -> None:
-        self.entered += 1
-        if self.entered == self._at:
-            raise KeyboardInterrupt
-
-
-# Whatever else an interrupted call had open is closed when it is forgotten, which Python warns of.
+# An interrupted call may have other files open; they are closed as garbage, which Python warns of.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("work", ["put", "put_if_match", "delete", "get", "list"])
 def test_a_process_that_is_interrupted_as_any_function_is_entered_and_lives_on_keeps_no_lock(
@@ -344,17 +275,15 @@ def test_a_process_that_is_interrupted_as_any_function_is_entered_and_lives_on_k
         "get": lambda store: store.get("dir/object"),
         "list": lambda store: list(store.list_objects()),
     }
-    at = 0
-    while True:
-        at += 1
+    for number in itertools.count():
         store = LocalStore(tmp_path)
         store.put("dir/object", b"old")
-        # The exception is kept, and its traceback keeps every frame: nothing is released by being forgotten.
-        interrupt = Interrupt(at)
-        raised = interrupt.during(lambda: calls[work](store))  # noqa: B023
+        interrupts = Interrupts(number, lambda _: True, lambda _, event: event == "call")
+        # The error is kept, and its traceback keeps every frame: nothing is released as garbage.
+        error = interrupts.during(lambda: calls[work](store))  # noqa: B023
         kept = [path for path in tmp_path.rglob(".penstock/*") if path.suffix == ".lock" or path.name == "clock"]
         assert len(kept) >= 2
-        assert all(is_free(path) for path in kept), f"interrupted as function {at} was entered"
-        if raised is None:
+        assert all(is_free(path) for path in kept), f"interrupted in {interrupts.place}"
+        if error is None:
             break
-    assert at > 10
+    assert number > 10

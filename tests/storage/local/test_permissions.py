@@ -1,4 +1,4 @@
-"""A missing permission is an error that says so, for reads, writes, deletes and lists."""
+"""A missing permission is an error that names it, for reads, writes, deletes and lists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.storage.local import LocalStore
 from tests.storage.local.writers import contents_of
 from tests.support.processes import Parent, Start
 
-NOBODY = 65_534
+OTHER_USER = 65_534
 READ = {
     "get": lambda store, version: store.get("closed/deep/object").data,
     "head": lambda store, version: store.head("closed/deep/object").size,
@@ -29,13 +29,13 @@ WRITE = {
 CALLS: dict[str, Callable[[LocalStore, str], object]] = READ | WRITE
 
 
-def call_as_nobody(parent: Parent, root: str, name: str, version: str) -> str:
+def call_as_other_user(parent: Parent, root: str, name: str, version: str) -> str:
     """Do something with a store as a user without rights; return how it ended."""
     store = LocalStore(root)  # before: the interpreter may lie where only root can import from
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        os.setgid(OTHER_USER)
+        os.setuid(OTHER_USER)
     try:
         answer = CALLS[name](store, version)
     except StorageError as error:
@@ -61,48 +61,38 @@ def root(shared_dir: Path) -> Iterator[Path]:
     if os.geteuid() == 0:
         for directory, names, files in os.walk(shared_dir):
             for name in (".", *names, *files):
-                os.chown(os.path.join(directory, name), NOBODY, NOBODY)
+                os.chown(os.path.join(directory, name), OTHER_USER, OTHER_USER)
     yield shared_dir
     for closed in ("closed", "closed/deep"):
         (shared_dir / closed).chmod(0o755)
-    # Whatever happened, nothing was lost.
+    # Nothing was lost.
     assert contents_of(str(shared_dir)) == {"closed/deep/object": b"old"}
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("closed", ["closed", "closed/deep"])
-def test_a_directory_that_may_not_be_entered_is_an_error_that_says_so(
-    root: Path, version: str, start: Start, closed: str, name: str
+@pytest.mark.parametrize(
+    ("closed", "mode", "names"),
+    [
+        ("closed", 0o000, CALLS),
+        ("closed/deep", 0o000, CALLS),
+        ("closed/deep", 0o400, CALLS),
+        ("closed/deep", 0o500, WRITE),
+    ],
+    ids=["above, not to be entered", "not to be entered", "to be listed only", "not to be written"],
+)
+def test_a_directory_without_a_permission_is_an_error_that_names_it(
+    root: Path, version: str, start: Start, closed: str, mode: int, names: dict[str, object]
 ) -> None:
-    (root / closed).chmod(0o000)
-
-    ended = start(call_as_nobody, str(root), name, version).answer()
-    assert ended.startswith("StorageError: could not")
-    assert "Permission denied" in ended
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_a_directory_that_may_be_listed_and_not_entered_is_an_error_that_says_so(
-    root: Path, version: str, start: Start, name: str
-) -> None:
-    (root / "closed" / "deep").chmod(0o400)
-
-    ended = start(call_as_nobody, str(root), name, version).answer()
-    assert ended.startswith("StorageError: could not")
-    assert "Permission denied" in ended
-
-
-@pytest.mark.parametrize("name", WRITE)
-def test_a_directory_that_may_not_be_written_to_is_an_error_that_says_so(
-    root: Path, version: str, start: Start, name: str
-) -> None:
-    (root / "closed" / "deep").chmod(0o500)
-    (root / "closed" / "deep" / ".penstock").chmod(0o500)
-
-    ended = start(call_as_nobody, str(root), name, version).answer()
-    (root / "closed" / "deep" / ".penstock").chmod(0o755)
-    assert ended.startswith("StorageError: could not")
-    assert "Permission denied" in ended
+    internal = root / closed / ".penstock"
+    if mode == 0o500:
+        internal.chmod(mode)
+    (root / closed).chmod(mode)
+    ended = {name: start(call_as_other_user, str(root), name, version).answer() for name in names}
+    (root / closed).chmod(0o755)
+    if mode == 0o500:
+        internal.chmod(0o755)
+    for name, error in ended.items():
+        assert error.startswith("StorageError: could not"), name
+        assert "Permission denied" in error, name
 
 
 @pytest.mark.parametrize(("name", "answer"), [("get", "b'old'"), ("head", "3"), ("list", "['closed/deep/object']")])
@@ -112,15 +102,15 @@ def test_a_directory_that_may_only_be_read_can_be_read(
     (root / "closed" / "deep").chmod(0o500)
     (root / "closed" / "deep" / ".penstock").chmod(0o500)
 
-    ended = start(call_as_nobody, str(root), name, version).answer()
+    ended = start(call_as_other_user, str(root), name, version).answer()
     (root / "closed" / "deep" / ".penstock").chmod(0o755)
     assert ended == f"answered {answer}"
 
 
-def test_an_object_that_may_not_be_read_is_an_error_that_says_so(root: Path, version: str, start: Start) -> None:
+def test_an_object_that_may_not_be_read_is_an_error_that_names_it(root: Path, version: str, start: Start) -> None:
     (root / "closed" / "deep" / "object").chmod(0o000)
 
-    ended = start(call_as_nobody, str(root), "get", version).answer()
+    ended = start(call_as_other_user, str(root), "get", version).answer()
     (root / "closed" / "deep" / "object").chmod(0o644)
     assert ended.startswith("StorageError: could not read")
     assert "Permission denied" in ended

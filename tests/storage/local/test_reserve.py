@@ -28,7 +28,7 @@ NOTE = ROOT / "docs" / "design" / "local-disk.md"
 PATH = "ingest/manifest"
 KIB = 1 << 10
 OLD = b"old " * 5_000
-NOBODY = 65_534
+OTHER_USER = 65_534
 
 
 class FullDisk:
@@ -68,7 +68,7 @@ def disk(request: pytest.FixtureRequest, mount: Mount) -> FullDisk:
 
 
 def use(store: ObjectStore, data: Data) -> str:
-    """Replace the object, whatever it is, from the reserve if need be."""
+    """Replace the object at its current version, from the reserve if need be."""
     return replace_with_reserve(store, PATH, data, store.head(PATH).version, Reserve.USE)
 
 
@@ -88,20 +88,13 @@ def test_a_write_that_may_use_the_reserve_works_on_a_full_disk_and_any_other_fai
 
 
 def test_the_reserve_is_full_again_after_each_write_though_others_take_all_that_is_free(disk: FullDisk) -> None:
-    store = LocalStore(disk.root)
     before, versions = disk.spares(), {disk.version}
-    for number in range(50):
-        versions.add(use(store, b"%d " % number * 5_000))
+    for number in range(50):  # by a store that is opened anew, as by another process
+        versions.add(use(LocalStore(disk.root), b"%d " % number * 5_000))
         disk.fill()
         assert disk.spares() == before
     assert len(versions) == 51, "no version comes again, though inodes do"
     assert contents_of(disk.root) == {PATH: b"49 " * 5_000}
-
-
-def test_a_process_that_knows_nothing_of_the_store_writes_from_the_reserve(disk: FullDisk) -> None:
-    for number in range(5):
-        use(LocalStore(disk.root), b"%d" % number)
-    assert contents_of(disk.root) == {PATH: b"4"}
 
 
 def test_a_write_from_the_reserve_is_still_a_compare_and_set(disk: FullDisk) -> None:
@@ -245,7 +238,7 @@ def produce_until_stopped(parent: Parent, root: str) -> tuple[int, int]:
     return written, refused
 
 
-def test_processes_that_write_from_the_reserve_lose_nothing_beside_one_that_writes_whatever_it_can(
+def test_processes_that_write_from_the_reserve_lose_nothing_beside_one_that_writes_until_it_is_refused(
     disk: FullDisk, start: Start
 ) -> None:
     use(LocalStore(disk.root), b"0 " * 2_000)
@@ -299,12 +292,12 @@ def test_a_lock_that_another_process_holds_on_the_whole_disk_keeps_no_writer_fro
     assert contents_of(disk.root) == {PATH: b"new"}
 
 
-def use_as_nobody(parent: Parent, root: str, data: bytes, reserve: Reserve = Reserve.USE) -> str:
+def use_as_other_user(parent: Parent, root: str, data: bytes, reserve: Reserve = Reserve.USE) -> str:
     """Replace the object as another user."""
     store = LocalStore(root)
     os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    os.setgid(OTHER_USER)
+    os.setuid(OTHER_USER)
     return store.put_if_match(PATH, data, store.head(PATH).version, reserve=reserve)
 
 
@@ -317,13 +310,13 @@ def shared_mount(shared_dir: Path, mount: Mount) -> Iterator[Path]:
     subprocess.run(["umount", str(shared_dir)], check=True)
 
 
-def give_all_but_the_spares_to_nobody(root: str) -> None:
+def give_all_but_the_spares_to_other_user(root: str) -> None:
     """Let another user own a store, but for the spares of its reserve."""
     for directory, _, names in os.walk(root):
-        os.chown(directory, NOBODY, NOBODY)
+        os.chown(directory, OTHER_USER, OTHER_USER)
         for name in names:
             if not name.startswith("reserve-"):
-                os.chown(os.path.join(directory, name), NOBODY, NOBODY)
+                os.chown(os.path.join(directory, name), OTHER_USER, OTHER_USER)
 
 
 def test_a_short_spare_of_another_user_is_replaced(shared_mount: Path, start: Start) -> None:
@@ -331,16 +324,16 @@ def test_a_short_spare_of_another_user_is_replaced(shared_mount: Path, start: St
     LocalStore(root).put_if_absent(PATH, OLD, reserve=Reserve.KEEP)
     spare = root / "ingest" / ".penstock" / "reserve-1"
     os.truncate(spare, 10)
-    give_all_but_the_spares_to_nobody(str(root))
+    give_all_but_the_spares_to_other_user(str(root))
 
-    start(use_as_nobody, str(root), b"new", Reserve.KEEP).answer()
-    assert (spare.stat().st_uid, spare.stat().st_size) == (NOBODY, 256 * KIB)
+    start(use_as_other_user, str(root), b"new", Reserve.KEEP).answer()
+    assert (spare.stat().st_uid, spare.stat().st_size) == (OTHER_USER, 256 * KIB)
 
 
-def test_a_reserve_that_belongs_to_another_user_makes_room_for_the_write(shared_mount: Path, start: Start) -> None:
+def test_a_reserve_that_belongs_to_another_user_is_freed_for_the_write(shared_mount: Path, start: Start) -> None:
     disk = FullDisk(shared_mount, "no byte")
-    give_all_but_the_spares_to_nobody(disk.root)
-    version = start(use_as_nobody, disk.root, b"new").answer()
+    give_all_but_the_spares_to_other_user(disk.root)
+    version = start(use_as_other_user, disk.root, b"new").answer()
     assert LocalStore(disk.root).head(PATH).version == version
     assert contents_of(disk.root) == {PATH: b"new"}
 
