@@ -88,7 +88,7 @@ class Killed:
 
 
 def copy(source: Path, target: Path) -> Path:
-    """Copy a queue's files; to somewhere where nothing is left of an earlier one."""
+    """Copy a queue's files; what is there already is deleted."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target

@@ -761,7 +761,7 @@ def test_an_event_that_is_given_back_again_and_again_takes_no_more_memory(queue:
 
 
 def test_what_was_acked_behind_the_oldest_event_leaves_memory(queue: DurableEventQueue[bytes]) -> None:
-    queue.push(b"the oldest, which is not taken")
+    queue.push(b"the oldest, which is not popped")
 
     def push_and_ack() -> None:
         for _ in range(30):

@@ -219,7 +219,7 @@ class Story:
         self.was_empty = 0
 
     def one_life(self, name: int) -> None:
-        """Start a process, kill it, and look at what it left."""
+        """Start a process, kill it, and check the queue that it had."""
         empties = self._dice.random() < 0.2
         child = self._start(live, str(self._path), name, self._dice.random() < 0.5, empties)
         if empties:

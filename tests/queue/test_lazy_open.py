@@ -119,26 +119,31 @@ def disk_use(path: Path) -> int:
 
 def drain(queue: DurableEventQueue[bytes]) -> None:
     """Take and ack everything."""
-    while taken := [event.id for _ in range(EVENTS_PER_PUSH) if (event := queue.pop()) is not None]:
-        queue.ack_many(taken)
+    while popped := [event.id for _ in range(EVENTS_PER_PUSH) if (event := queue.pop()) is not None]:
+        queue.ack_many(popped)
     assert queue.is_empty
 
 
-def wait_for_room(path: Path, most: int) -> None:
+def wait_for_freed_disk(path: Path, most: int) -> None:
     """Return when a queue has no more than so many bytes on disk: they are freed in the background."""
     began = time.monotonic()
     between = threading.Event()
-    while (left := disk_use(path)) > most:
-        assert time.monotonic() - began < PATIENCE, f"{left / MIB:.1f} MiB are still there"
+    while (used := disk_use(path)) > most:
+        assert time.monotonic() - began < PATIENCE, f"{used / MIB:.1f} MiB are still there"
         between.wait(0.01)
-    print(f"\n{left / MIB:.1f} MiB are left {time.monotonic() - began:.2f} s after the last ack")
+    print(f"\n{used / MIB:.1f} MiB are used {time.monotonic() - began:.2f} s after the last ack")
 
 
-def test_a_queue_that_was_drained_gives_its_disk_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("reopens", "most"), [(False, 20 * MIB), (True, 5 * MIB)], ids=["open", "opened anew"])
+def test_a_queue_that_was_drained_gives_its_disk_back(tmp_path: Path, reopens: bool, most: int) -> None:
     fill(tmp_path / "queue", 50_000)
     with DurableEventQueue(tmp_path / "queue") as queue:
         drain(queue)
-        wait_for_room(tmp_path / "queue", 20 * MIB)
+        if not reopens:
+            wait_for_freed_disk(tmp_path / "queue", most)
+    if reopens:
+        with DurableEventQueue(tmp_path / "queue"):
+            wait_for_freed_disk(tmp_path / "queue", most)
 
 
 def test_a_queue_that_goes_on_after_it_was_drained_gives_its_disk_back(tmp_path: Path) -> None:
@@ -148,12 +153,4 @@ def test_a_queue_that_goes_on_after_it_was_drained_gives_its_disk_back(tmp_path:
         for _ in range(20):
             queue.push_many([NOISE[start : start + KIB] for start in range(0, MIB, KIB)])
         drain(queue)
-        wait_for_room(tmp_path / "queue", 30 * MIB)
-
-
-def test_a_queue_that_was_drained_gives_its_disk_back_when_it_is_opened_anew(tmp_path: Path) -> None:
-    fill(tmp_path / "queue", 50_000)
-    with DurableEventQueue(tmp_path / "queue") as queue:
-        drain(queue)
-    with DurableEventQueue(tmp_path / "queue"):
-        wait_for_room(tmp_path / "queue", 5 * MIB)
+        wait_for_freed_disk(tmp_path / "queue", 30 * MIB)

@@ -150,9 +150,9 @@ class QueueMachine(RuleBasedStateMachine):
     def give_back_in_any_order(self, some: list[bytes], backs: list[int]) -> None:
         self.push_many(some)
         self.pop(5)
-        taken = sorted(self._model.in_flight)
+        in_flight = sorted(self._model.in_flight)
         for back in backs:
-            self.nack(taken[back])
+            self.nack(in_flight[back])
         self.pop(5)
 
     @rule()

@@ -129,7 +129,7 @@ def make_and_die(parent: Parent, path: Path, number: int) -> str:
     for name in (*WRITES, *SYNCS):
         setattr(Rdict, name, steps.before(getattr(Rdict, name)))
     DurableEventQueue(path).close()
-    return "it was made"
+    return "it was created"
 
 
 def test_a_queue_whose_making_is_killed_at_any_step_is_made_by_the_next_opening(start: Start, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_queue_whose_making_is_killed_at_any_step_is_made_by_the_next_opening(
         path = tmp_path / f"queue{number}"
         child = start(make_and_die, path, number)
         try:
-            assert child.answer() == "it was made"
+            assert child.answer() == "it was created"
             break
         except EOFError:
             child.kill()

@@ -119,7 +119,7 @@ def test_each_fault_alone_is_told_by_evidence_and_not_by_trying_again(fault: Fau
             return read(store)[0]
 
     assert after(by_evidence) == ["mine-0", "mine-1"]
-    if fault is not Fault.LATE:  # a late write loses its condition to the second try, whoever makes it
+    if fault is not Fault.LATE:  # a late write loses its condition to the second try, whichever store makes it
         assert after(by_trying_again) == ["mine-0", "mine-1", "mine-1"]
 
 

@@ -133,9 +133,9 @@ def go_on_receiving(receiver: Any) -> list[bytes]:
     receiver.rewind()
     batch = receiver.recv(10)
     receiver.commit(batch.commit_tokens)
-    left = receiver.recv(10, timeout=0)
+    rest = receiver.recv(10, timeout=0)
     receiver.close()
-    return [record.value for record in (*batch.records, *left.records)]
+    return [record.value for record in (*batch.records, *rest.records)]
 
 
 def receiver_of_queue(place: Path) -> QueueReceiver:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from tests.support import manifests
 
-PATIENCE = 60.0  # seconds until a silent process counts as stuck; nothing here takes a tenth of it
+PATIENCE = 60.0  # seconds after which a silent process counts as stuck; nothing here takes a tenth of it
 
 # A server that forks: it has no threads of its own, and a child is there in milliseconds, with everything imported.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -22,8 +22,8 @@ _CONTEXT.set_forkserver_preload(["pytest", "penstock.buffer", "penstock.storage.
 
 
 @dataclass(frozen=True)
-class _Said:
-    what: Any
+class _Message:
+    content: Any
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class _Failed:
 
 
 class Parent:
-    """What a child has of the test that started it."""
+    """The test that started this process, as the process sees it."""
 
     def __init__(self, pipe: Connection[Any, Any]) -> None:
         self._pipe = pipe
 
     def tell(self, what: object = None) -> None:
-        """Say something to the test."""
-        self._pipe.send(_Said(what))
+        """Send a message to the test."""
+        self._pipe.send(_Message(what))
 
     def wait(self) -> Any:
-        """Block until the test says something."""
+        """Wait for a message of the test, and return it."""
         return self._pipe.recv()
 
     def wants(self) -> bool:
-        """Whether the test has said something that was not heard yet."""
+        """Whether a message of the test waits to be received."""
         return self._pipe.poll()
 
 
@@ -65,14 +65,14 @@ class Child:
         theirs.close()
 
     def tell(self, what: object = None) -> None:
-        """Say something to the process, which it hears when it waits."""
+        """Send a message to the process, which it receives when it waits."""
         self._pipe.send(what)
 
     def hear(self) -> Any:
-        """Wait for what the process tells."""
+        """Wait for a message of the process, and return it."""
         message = self._receive()
-        assert isinstance(message, _Said), message
-        return message.what
+        assert isinstance(message, _Message), message
+        return message.content
 
     def answer(self) -> Any:
         """Wait for the process to end, and return what its work returned."""
@@ -82,7 +82,7 @@ class Child:
         return message.answer
 
     def has_spoken(self) -> bool:
-        """Whether there is something to hear, or an answer."""
+        """Whether a message or the answer of the process waits to be received."""
         return self._pipe.poll()
 
     def kill(self) -> None:
@@ -92,7 +92,7 @@ class Child:
         assert self._process.exitcode == -signal.SIGKILL, self._process.exitcode
 
     def clear_away(self) -> None:
-        """Leave nothing of the process behind, whatever state it is in."""
+        """End the process in any state, and release what the test holds of it."""
         if self._process.is_alive():
             self._process.kill()
         self._process.join(PATIENCE)
@@ -100,14 +100,14 @@ class Child:
         self._pipe.close()
 
     def _receive(self) -> object:
-        assert self._pipe.poll(PATIENCE), "the process says nothing: it is stuck"
+        assert self._pipe.poll(PATIENCE), "the process sends nothing: it is stuck"
         message = self._pipe.recv()
         assert not isinstance(message, _Failed), f"the process failed:\n{message.traceback}"
         return message
 
 
 def let_go(children: Iterable[Child]) -> None:
-    """Wait until all of them say that they are ready, and then send them off together."""
+    """Wait until each process has sent a message, and then let all go on together."""
     waiting = list(children)
     for child in waiting:
         child.hear()
@@ -132,19 +132,19 @@ def in_forked_child(work: Callable[[], object]) -> str:
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = "nothing was raised"
+        outcome = "nothing was raised"
         try:
             work()
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
+            outcome = f"{type(error).__name__}: {error}"
         finally:
-            os.write(theirs, said.encode())
+            os.write(theirs, outcome.encode())
             os._exit(0)
     os.close(theirs)
     answered, _, _ = select.select([ours], [], [], PATIENCE / 3)
-    said = os.read(ours, 65536).decode() if answered else "it hangs"
+    outcome = os.read(ours, 65536).decode() if answered else "it hangs"
     os.close(ours)
     if not answered:
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return said
+    return outcome

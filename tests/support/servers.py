@@ -135,14 +135,14 @@ def serving(command: list[str], announcement: re.Pattern[str]) -> Iterator[int]:
     with _guarded(command, subprocess.PIPE) as process:
         assert process.stdout is not None
         output = process.stdout
-        said: collections.deque[str] = collections.deque(maxlen=40)
+        output: collections.deque[str] = collections.deque(maxlen=40)
         port: list[int] = []
         decided = threading.Event()
 
         def listen() -> None:
             # Until the end of its output: a server whose pipe is full stops serving.
             for line in output:
-                said.append(line)
+                output.append(line)
                 found = announcement.search(line)
                 if found and not port:
                     port.append(int(found[1]))
@@ -153,7 +153,7 @@ def serving(command: list[str], announcement: re.Pattern[str]) -> Iterator[int]:
         listener.start()
         try:
             if not decided.wait(_START_WITHIN) or not port:
-                raise RuntimeError(f"{command[0]} did not start within {_START_WITHIN} s. It said:\n{''.join(said)}")
+                raise RuntimeError(f"{command[0]} did not start within {_START_WITHIN} s:\n{''.join(output)}")
             yield port[0]
         finally:
             _stop(process)
@@ -222,7 +222,7 @@ def _serve_s3() -> None:
 
     def one_at_a_time(respond: Callable[..., Any]) -> Callable[..., Any]:
         def respond_alone(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            request.get_data()  # before the lock: a slow sender holds up nobody else
+            request.get_data()  # before the lock: a slow sender holds up no other request
             with alone:
                 return respond(self, request, *args, **kwargs)
 

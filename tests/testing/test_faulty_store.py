@@ -68,7 +68,7 @@ def test_an_error_after_leaves_the_write(inner: ObjectStore) -> None:
     assert inner.get("a").data == b"x"
 
 
-def test_a_lost_reply_and_a_lost_request_cannot_be_told_apart(inner: ObjectStore) -> None:
+def test_a_lost_reply_and_a_lost_request_look_the_same(inner: ObjectStore) -> None:
     store = calm(inner)
     texts = set()
     for fault in (Fault.ERROR_BEFORE, Fault.ERROR_AFTER, Fault.LATE):
@@ -129,11 +129,11 @@ def test_the_default_third_party_only_moves_the_version(inner: ObjectStore) -> N
     with pytest.raises(Conflict):
         store.put_if_match("a", b"y", version)
     assert inner.get("a").data == b"x"
-    store.put_if_absent("b", b"nobody else")
-    assert inner.get("b").data == b"nobody else"
+    store.put_if_absent("b", b"no other")
+    assert inner.get("b").data == b"no other"
 
 
-def test_nobody_loses_a_write_to_the_default_third_party(inner: ObjectStore) -> None:
+def test_no_write_is_lost_to_the_default_third_party(inner: ObjectStore) -> None:
     # The third party has read, and then the caller writes: what the third party writes after that must not win.
     class Slow:
         url = inner.url
@@ -152,7 +152,7 @@ def test_nobody_loses_a_write_to_the_default_third_party(inner: ObjectStore) -> 
     assert inner.get("a").data == b"newer"
 
 
-def test_what_goes_wrong_for_a_third_party_is_not_the_callers_business(inner: ObjectStore) -> None:
+def test_what_goes_wrong_for_a_third_party_does_not_reach_the_caller(inner: ObjectStore) -> None:
     def fails(below: ObjectStore, path: str) -> None:
         raise StorageError("theirs")
 
@@ -167,7 +167,7 @@ def test_a_fault_that_had_no_occasion_is_not_counted_and_waits_for_one(inner: Ob
     store.inject(Fault.ERROR_AFTER, operation="put_if_match")
     store.inject(Fault.EXISTS_WHILE_ABSENT)
     with pytest.raises(Conflict):
-        store.put_if_match("a", b"x", "made-up")
+        store.put_if_match("a", b"x", "invented")
     with pytest.raises(AlreadyExists, match="already"):
         store.put_if_absent("a", b"x")
     assert not store.met
@@ -179,7 +179,7 @@ def test_a_fault_that_had_no_occasion_is_not_counted_and_waits_for_one(inner: Ob
     assert not store.planned
 
 
-def test_a_listing_that_nobody_reads_has_not_failed(inner: ObjectStore) -> None:
+def test_a_listing_that_is_not_read_has_not_failed(inner: ObjectStore) -> None:
     store = calm(inner)
     store.inject(Fault.READ_ERROR)
     store.list_objects()

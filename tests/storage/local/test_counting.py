@@ -1,4 +1,4 @@
-"""Compare-and-set between many processes: every increment counts, whoever is killed meanwhile."""
+"""Compare-and-set between many processes: every increment counts, whichever process is killed meanwhile."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def test_sixteen_processes_of_fifty_increments_each_count_to_eight_hundred(tmp_p
 
 
 def leave_tokens(parent: Parent, root: str, name: str) -> tuple[list[bytes], list[bytes]]:
-    """Append a token, again and again until told to stop; return those that were taken and those that were not."""
+    """Append tokens until the test stops it; return those that were accepted and those that were not."""
     store = LocalStore(root)
     parent.tell("ready")
-    taken: list[bytes] = []
+    accepted: list[bytes] = []
     refused: list[bytes] = []
-    while not (len(taken) >= 10 and parent.wants()):
-        token = b"%s-%d-%d" % (name.encode(), len(taken), len(refused))
+    while not (len(accepted) >= 10 and parent.wants()):
+        token = b"%s-%d-%d" % (name.encode(), len(accepted), len(refused))
         seen = store.get("tokens")
         try:
             store.put_if_match("tokens", seen.data + token + b"\n", seen.version)
-            taken.append(token)
+            accepted.append(token)
         except Conflict:
             refused.append(token)
-    return taken, refused
+    return accepted, refused
 
 
 def append(store: LocalStore, token: bytes) -> None:
@@ -70,7 +70,7 @@ def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Pat
     others = [start(leave_tokens, str(tmp_path), f"other{'abcdef'[number]}") for number in range(6)]
     for child in others:
         child.hear()
-    taken: list[bytes] = []
+    accepted: list[bytes] = []
     refused: list[bytes] = []
     killed_before_the_move: list[bytes] = []
     killed_after_the_move: list[bytes] = []
@@ -88,7 +88,7 @@ def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Pat
             seen = store.get("tokens")
             try:
                 store.put_if_match("tokens", seen.data + mine + b"\n", seen.version)
-                taken.append(mine)
+                accepted.append(mine)
                 break
             except Conflict:
                 refused.append(mine)
@@ -96,8 +96,8 @@ def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Pat
     for child in others:
         child.tell("stop")
     for child in others:
-        theirs_taken, theirs_refused = child.answer()
-        taken += theirs_taken
+        theirs_accepted, theirs_refused = child.answer()
+        accepted += theirs_accepted
         refused += theirs_refused
 
     text = store.get("tokens").data
@@ -106,13 +106,13 @@ def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Pat
     assert all(TOKEN.fullmatch(token) for token in there)
     assert len(there) == len(set(there))
     # What was reported as done is there, and so is what was moved before its writer died; nothing else is.
-    assert set(there) == set(taken) | set(killed_after_the_move)
+    assert set(there) == set(accepted) | set(killed_after_the_move)
     assert not set(there) & (set(refused) | set(killed_before_the_move))
     assert not files_below(str(tmp_path), ".tmp")
 
 
-def leave_tokens_when_told(parent: Parent, root: str, name: str, count: int) -> list[bytes]:
-    """When told to, append so many tokens, reading again after each conflict; return them when they are done."""
+def append_tokens(parent: Parent, root: str, name: str, count: int) -> list[bytes]:
+    """When the test says so, append so many tokens, reading again after each conflict; return them."""
     store = LocalStore(root)
     parent.tell("ready")
     parent.wait()
@@ -136,7 +136,7 @@ def test_sixteen_processes_lose_no_increment_while_another_is_killed_holding_the
     steps: list[str] = []
     LocalStore(tmp_path, step=steps.append).put("tokens", b"")
     holding = steps[steps.index("locked") : steps.index("unmarked")]
-    counting = [start(leave_tokens_when_told, str(tmp_path), f"other{'abcdefghijklmnop'[n]}", count) for n in range(16)]
+    counting = [start(append_tokens, str(tmp_path), f"other{'abcdefghijklmnop'[n]}", count) for n in range(16)]
     let_go(counting)
     moved = []
     for number in range(kills):
@@ -154,7 +154,7 @@ def test_sixteen_processes_lose_no_increment_while_another_is_killed_holding_the
 
 
 def create(parent: Parent, root: str, name: str, count: int) -> list[str]:
-    """When told to, create objects in new directories; return those that were created by this process."""
+    """When the test says so, create objects in new directories; return those that were created by this process."""
     store = LocalStore(root)
     parent.tell("ready")
     parent.wait()

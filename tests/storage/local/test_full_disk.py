@@ -1,4 +1,4 @@
-"""A full disk, or one that may only be read: clear errors, and nothing is lost or left over."""
+"""A full disk, or one that may only be read: clear errors, and nothing is lost or remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What killed writers leave behind is never listed, is removed by whoever comes next, and is never a living one's."""
+"""The temporary files of killed writers are never listed, and the next writer removes them and no other files."""
 
 from __future__ import annotations
 

@@ -135,17 +135,17 @@ def test_a_delete_whose_room_someone_removes_meanwhile_is_no_success_while_the_o
 def test_a_write_whose_room_someone_removes_meanwhile_makes_it_again(tmp_path: Path) -> None:
     internal = tmp_path / "a/b/c/.penstock"
     LocalStore(tmp_path).put(PATH, b"old")
-    made: list[bool] = []
+    existed: list[bool] = []
 
     def remove_once(name: str) -> None:
         if name == "internal directory made":
-            made.append(internal.exists())
-            if len(made) == 2:  # the first is the one of the root
+            existed.append(internal.exists())
+            if len(existed) == 2:  # the first is the one of the root
                 shutil.rmtree(internal)
 
     store = LocalStore(tmp_path, step=remove_once)
     store.put(PATH, b"new")
-    assert made == [True, True, True]
+    assert existed == [True, True, True]
     assert contents_of(str(tmp_path)) == {PATH: b"new"}
 
 

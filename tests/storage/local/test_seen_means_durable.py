@@ -1,4 +1,4 @@
-"""Whoever sees a change may rely on it being on disk: a sync that failed or never came is made up for by the reader."""
+"""A change that can be seen is on disk: a reader syncs what a writer did not."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_stamps_rise_and_follow_the_host_at_no_more_than_twice_the_speed_of_time
             stamp = clock.next_stamp()
             assert stamp > last
             assert stamp - last <= max(1, 2 * passed // 1_000)
-            # Where the host's time is within that, it is taken as it is.
+            # Where the host's time is within that, it is used as it is.
             if last < host.micros() <= last + 2 * passed // 1_000:
                 assert stamp == host.micros()
             last = stamp
@@ -238,7 +238,7 @@ def test_stamps_rise_from_process_to_process_though_their_host_clocks_disagree(t
 
 
 def stamp_on_and_on(parent: Parent, path: str, count: int) -> list[int]:
-    """When told to, take many stamps on a host clock that stands still."""
+    """When the test says so, take many stamps on a host clock that stands still."""
     clock = StoreClock(path, clock=lambda: NOW)
     parent.tell("ready")
     parent.wait()

@@ -27,7 +27,7 @@ def content(writer: int, number: int) -> bytes:
 
 
 def replace_on_and_on(parent: Parent, root: str, writer: int) -> dict[str, bytes]:
-    """Replace the object until told to stop; return which data belongs to which version."""
+    """Replace the object until the test stops it; return which data belongs to which version."""
     store = LocalStore(root, sync=False)
     parent.tell("ready")
     written = {}
@@ -65,7 +65,7 @@ def read_on_and_on(parent: Parent, root: str, reads: int) -> set[tuple[str, byte
 
 
 def wrong_pairs(seen: set[tuple[str, bytes]], written: dict[str, bytes]) -> list[tuple[str, bytes]]:
-    """Those pairs of version and data that nobody wrote."""
+    """Those pairs of version and data that no process wrote."""
     return [(version, data) for version, data in seen if written.get(version) != data]
 
 

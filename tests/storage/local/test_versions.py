@@ -106,7 +106,7 @@ def test_no_version_comes_again_when_inodes_do_and_the_clock_stands_still(tmp_pa
 
 
 def write_and_delete(parent: Parent, root: str, name: str, now: float) -> list[tuple[str, bytes]]:
-    """When told to, write and delete the same objects as others do; return the versions of this process."""
+    """When the test says so, write and delete the same objects as others do; return the versions of this process."""
     store = LocalStore(root, sync=False, clock=lambda: now)
     parent.tell("ready")
     parent.wait()

@@ -25,14 +25,14 @@ class StopAt:
     def __init__(self, parent: Parent, name: str, occurrence: int = 1) -> None:
         self._parent = parent
         self._name = name
-        self._left = occurrence
+        self._remaining = occurrence
 
     def __call__(self, name: str) -> None:
         """Stop if this is the one."""
         if name != self._name:
             return
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             self._parent.tell(name)
             self._parent.wait()
 
@@ -128,7 +128,7 @@ def delete_and_stop(parent: Parent, root: str, path: str, step: str) -> bool:
 
 
 def increment(parent: Parent, root: str, path: str, times: int, sync: bool = True) -> int:
-    """When told to, count an object up by compare-and-set, and return how many conflicts there were."""
+    """When the test says so, count an object up by compare-and-set, and return how many conflicts there were."""
     store = LocalStore(root, sync=sync)
     parent.tell("ready")
     parent.wait()
