@@ -1,4 +1,4 @@
-"""One process at a time has a queue: others and forked children are refused, and no event of an ended process is lost."""
+"""One process at a time has a queue: others and forked children are refused, and no event of an ended one is lost."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ def serving(command: list[str], announcement: re.Pattern[str]) -> Iterator[int]:
     with _guarded(command, subprocess.PIPE) as process:
         assert process.stdout is not None
         output = process.stdout
-        output: collections.deque[str] = collections.deque(maxlen=40)
+        last_lines: collections.deque[str] = collections.deque(maxlen=40)
         port: list[int] = []
         decided = threading.Event()
 
         def listen() -> None:
             # Until the end of its output: a server whose pipe is full stops serving.
             for line in output:
-                output.append(line)
+                last_lines.append(line)
                 found = announcement.search(line)
                 if found and not port:
                     port.append(int(found[1]))
@@ -153,7 +153,7 @@ def serving(command: list[str], announcement: re.Pattern[str]) -> Iterator[int]:
         listener.start()
         try:
             if not decided.wait(_START_WITHIN) or not port:
-                raise RuntimeError(f"{command[0]} did not start within {_START_WITHIN} s:\n{''.join(output)}")
+                raise RuntimeError(f"{command[0]} did not start within {_START_WITHIN} s:\n{''.join(last_lines)}")
             yield port[0]
         finally:
             _stop(process)

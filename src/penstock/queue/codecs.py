@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Event = TypeVar("Event")
 
-_LONGEST_REASON = 1000  # characters of what a codec raised
+_MAX_REASON_CHARACTERS = 1000  # of the error of a codec
 
 
 class Codec(Protocol[Event]):
@@ -119,7 +119,7 @@ def decoded(codec: Codec[Event], identifier: int, data: bytes) -> Event:
 def _reason(error: Exception) -> str:
     """What a codec raised, as one line: its message may quote the event."""
     text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
-    return printable(text, _LONGEST_REASON)
+    return printable(text, _MAX_REASON_CHARACTERS)
 
 
 def _which(number: int | None) -> str:

@@ -47,9 +47,9 @@ class DurableEventQueue(Closing, Generic[Event]):
     >>> import tempfile
     >>> with DurableEventQueue(tempfile.mkdtemp()) as queue:
     ...     pushed = queue.push(b"hello")
-    ...     taken = queue.pop()
-    ...     queue.ack(taken.id)
-    ...     pushed == taken, len(queue)
+    ...     popped = queue.pop()
+    ...     queue.ack(popped.id)
+    ...     pushed == popped, len(queue)
     (True, 0)
     """
 
@@ -370,7 +370,7 @@ class DurableEventQueue(Closing, Generic[Event]):
         """Take the next event. The order matters: nothing moves before it was decoded."""
         while (found := self._next(skip_corrupt)) is not None:
             try:
-                taken = DurableEvent(found[0], decoded(self._codec, *found))
+                event = DurableEvent(found[0], decoded(self._codec, *found))
             except CorruptEvent as corrupt:
                 if not skip_corrupt:
                     raise
@@ -378,7 +378,7 @@ class DurableEventQueue(Closing, Generic[Event]):
                 self._note_skipped(corrupt)
                 continue
             self._ledger.take(found[0])
-            return taken
+            return event
         return None
 
     def _next(self, skip_corrupt: bool) -> tuple[int, bytes] | None:
@@ -398,12 +398,12 @@ class DurableEventQueue(Closing, Generic[Event]):
             identifier, data = found
             return identifier, self._read(identifier) if data is None else data
 
-    def _next_after(self, taken: Sequence[object]) -> tuple[int, bytes] | None:
+    def _next_after(self, popped: Sequence[object]) -> tuple[int, bytes] | None:
         """What comes next. One that cannot be read does not hold up those before it: the next call meets it again."""
         try:
             return self._next(skip_corrupt=True)
         except PenstockError:
-            if not taken or self._is_closed:
+            if not popped or self._is_closed:
                 raise
             return None
 

@@ -20,7 +20,7 @@ EVENTS, TOTALS, TIMES = "default", "totals", "times"
 
 _MIB = 1 << 20
 _LARGEST_MEMTABLE = 16 * _MIB  # on a disk of 1 GiB and more; on a smaller one, a 64th of it
-_LONGEST_REASON = 500  # characters of RocksDB's own message
+_MAX_REASON_CHARACTERS = 500  # of RocksDB's own message
 _FILES = re.compile(
     r"\d+\.(log|sst|ldb|blob|dbtmp)|CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+(\.dbtmp)?|LOG(\.old\.\d+)?|rocksdict-config\.json"
 )
@@ -106,7 +106,7 @@ def repair_database(path: str) -> None:
 
 def cannot_open(path: str, error: Exception) -> StorageError | CorruptData:
     """What to raise for what RocksDB raised when it was to open a database."""
-    reason = printable(str(error), _LONGEST_REASON)
+    reason = printable(str(error), _MAX_REASON_CHARACTERS)
     if "lock hold by current process" in reason:
         return StorageError(f"{named(path)} is open in this process already: close it there, or share it")
     if "LOCK" in reason and ("Resource temporarily unavailable" in reason or "No locks" in reason):
@@ -118,7 +118,7 @@ def cannot_open(path: str, error: Exception) -> StorageError | CorruptData:
 
 def cannot_read(path: str, error: Exception) -> CorruptData | StorageError:
     """What to raise for what RocksDB raised when it was to read."""
-    reason = printable(str(error), _LONGEST_REASON)
+    reason = printable(str(error), _MAX_REASON_CHARACTERS)
     if reason.startswith(_OF_DAMAGE):
         return damaged(path, f"it could not be read: {reason}")
     return StorageError(f"{named(path)} could not be read: {reason}")
