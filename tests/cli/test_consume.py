@@ -296,7 +296,7 @@ def test_what_was_printed_by_one_that_was_killed_before_the_ack_comes_again(tmp_
     assert consume(str(tmp_path)) == (0, b"b\nc\nd\n", "")
 
 
-def test_an_ack_that_fails_is_said_with_the_batch_that_was_printed(
+def test_an_ack_that_fails_is_reported_with_the_batch_that_was_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, consume: Consume
 ) -> None:
     def fail(_: Consumer, __: int) -> None:
@@ -309,7 +309,7 @@ def test_an_ack_that_fails_is_said_with_the_batch_that_was_printed(
     assert complaint == "penstock: batch 0 is printed, and may not be acked\npenstock: the store is away\n"
 
 
-def test_where_there_is_no_buffer_that_is_said_and_none_is_made(tmp_path: Path, consume: Consume) -> None:
+def test_a_missing_buffer_is_reported_and_not_created(tmp_path: Path, consume: Consume) -> None:
     where = tmp_path / "typo"
     assert consume(str(where)) == (0, b"", f"penstock: {where} is empty: there is no manifest\n")
     assert not where.exists()
@@ -344,7 +344,7 @@ def test_another_manifest_path_is_read_when_it_is_given(tmp_path: Path, more: li
     assert not (tmp_path / "ingest" / "manifest").exists()
 
 
-def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, consume: Consume) -> None:
+def test_an_invalid_place_is_reported_in_one_line(tmp_path: Path, consume: Consume) -> None:
     status, answer, complaint = consume("nonsense://bucket")
     assert (status, answer) == (1, b"")
     assert complaint.startswith("penstock: nonsense:// is no place for a store")

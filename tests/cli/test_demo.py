@@ -128,7 +128,7 @@ def test_the_version_is_the_packages(here: Here) -> None:
 
 
 @pytest.mark.parametrize("words", [("nonsense",), ("demo", "--producers", "0"), ("manifest", "nonsense")])
-def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...], here: Here) -> None:
+def test_a_mistake_is_reported_and_ends_with_status_2(words: tuple[str, ...], here: Here) -> None:
     done = here(*words)
     assert done.status == 2
     assert "Traceback" not in done.err

@@ -112,7 +112,7 @@ def test_a_mistake_is_one_line_and_status_1(tmp_path: Path, here: Here, words: l
     assert Manifest.read(tmp_path) == before
 
 
-def test_where_to_reset_to_must_be_said(tmp_path: Path, here: Here) -> None:
+def test_where_to_reset_to_must_be_given(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
     done = here("groups", "reset", str(tmp_path), "default")
     assert (done.status, done.out) == (2, "")
@@ -154,7 +154,7 @@ def test_a_place_without_a_buffer_is_no_place_to_change_groups_and_none_is_made(
     assert not typo.exists()
 
 
-def test_a_group_can_be_made_before_its_buffer_and_that_is_said(tmp_path: Path, here: Here) -> None:
+def test_a_group_can_be_created_before_its_buffer_with_a_message(tmp_path: Path, here: Here) -> None:
     created = here("groups", "create", str(tmp_path / "new"), "audit")
     answer = "created the group 'audit', which begins at earliest, in a new buffer\n"
     assert (created.status, created.out, created.err) == (0, answer, "")

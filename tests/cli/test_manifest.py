@@ -94,7 +94,7 @@ def test_dumping_takes_no_epoch_and_fences_no_consumer(tmp_path: Path, here: Her
     assert Manifest.read(tmp_path).epoch == 2
 
 
-def test_a_buffer_without_a_manifest_is_an_empty_queue_and_is_said_to_have_none(tmp_path: Path, here: Here) -> None:
+def test_a_buffer_without_a_manifest_is_reported_as_an_empty_queue_without_one(tmp_path: Path, here: Here) -> None:
     done = here("manifest", "dump", str(tmp_path))
     found = json.loads(done.out)
     assert (found["version"], found["epoch"], found["next_sequence"], found["entries"]) == (2, 0, 0, [])

@@ -147,7 +147,7 @@ def test_the_sequences_are_those_of_the_first_and_the_last_batch(tmp_path: Path,
 @pytest.mark.parametrize(
     ("name", "answer"), [("typo", "there is no such file"), (".", "it is a directory")], ids=["absent", "a directory"]
 )
-def test_a_file_that_cannot_be_read_is_said_before_anything_is_produced(
+def test_a_file_that_cannot_be_read_is_reported_before_anything_is_produced(
     tmp_path: Path, name: str, answer: str, here: Here
 ) -> None:
     (tmp_path / "good").write_text("event")
@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_read_is_said_before_anything_is_produced(
     assert not (tmp_path / "buffer").exists()
 
 
-def test_closed_standard_input_is_said_in_one_line(
+def test_closed_standard_input_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, produce: Produce
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)

@@ -42,7 +42,7 @@ def test_where_there_is_no_queue_none_is_made(tmp_path: Path, here: Here) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_queue_that_is_open_is_said_to_be(tmp_path: Path) -> None:
+def test_a_queue_that_is_open_is_reported(tmp_path: Path) -> None:
     with DurableEventQueue(tmp_path):
         done = run("queue", "dump", str(tmp_path))
     assert done.returncode == 1

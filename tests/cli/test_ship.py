@@ -58,12 +58,12 @@ def test_a_folder_of_queues_is_shipped(tmp_path: Path, here: Here) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--until-idle",)])
-def test_where_no_queue_is_that_is_said_in_one_line(tmp_path: Path, more: tuple[str, ...], here: Here) -> None:
+def test_a_place_without_a_queue_is_reported_in_one_line(tmp_path: Path, more: tuple[str, ...], here: Here) -> None:
     done = here("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), *more)
     assert done.is_error(f"there is no durable queue in {tmp_path / 'nothing'}")
 
 
-def test_a_queue_that_is_open_is_said_to_be_in_one_line(tmp_path: Path) -> None:
+def test_a_queue_that_is_open_is_reported_in_one_line(tmp_path: Path) -> None:
     with DurableEventQueue(tmp_path / "queue") as queue:
         queue.push(b"stays")
         done = run("ship", str(tmp_path / "queue"), str(tmp_path / "buffer"), "--until-idle")
@@ -73,7 +73,7 @@ def test_a_queue_that_is_open_is_said_to_be_in_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, here: Here) -> None:
+def test_an_invalid_place_is_reported_in_one_line(tmp_path: Path, here: Here) -> None:
     fill(tmp_path / "queue", [b"stays"])
     for nowhere in ("nonsense://bucket", str(tmp_path / "queue" / "CURRENT")):
         done = here("ship", str(tmp_path / "queue"), nowhere, "--until-idle")
@@ -85,7 +85,7 @@ def test_a_place_that_is_none_is_said_in_one_line(tmp_path: Path, here: Here) ->
 
 
 @pytest.mark.parametrize("words", [(), ("queue",), ("queue", "buffer", "more"), ("queue", "buffer", "--nonsense")])
-def test_a_mistake_is_said_and_ends_with_status_2(words: tuple[str, ...], here: Here) -> None:
+def test_a_mistake_is_reported_and_ends_with_status_2(words: tuple[str, ...], here: Here) -> None:
     done = here("ship", *words)
     assert done.status == 2
     assert "Traceback" not in done.err

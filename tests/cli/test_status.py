@@ -245,7 +245,7 @@ def test_it_takes_no_epoch_and_fences_no_consumer(tmp_path: Path, here: Here) ->
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["drained", "absent"])
-def test_an_empty_buffer_is_said_to_be_empty(tmp_path: Path, there: bool, here: Here) -> None:
+def test_an_empty_buffer_is_reported_as_empty(tmp_path: Path, there: bool, here: Here) -> None:
     buffer = tmp_path / "buffer"
     if there:
         fill(buffer, 1)

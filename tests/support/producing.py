@@ -26,7 +26,7 @@ class CountingShipper(BatchShipper):
 
 
 class SteppedProducer:
-    """Takes payloads, a batch each, and does with them what the threads of a `Producer` do, when it is told to."""
+    """Takes payloads, a batch each, and does with them what the threads of a `Producer` do, on request."""
 
     def __init__(self, shipper: BatchShipper, clock: Callable[[], float] = time.time) -> None:
         self._shipper = shipper

@@ -78,7 +78,7 @@ def test_no_object_is_deleted_twice_by_a_cycle(dated_memory: DatedBuffer) -> Non
     assert sorted(itertools.chain(*watched.deletes)) == sorted(map(data_path, range(1, 1201)))
 
 
-def at_once(dated: DatedBuffer) -> list[GcReport]:
+def collect_in_parallel(dated: DatedBuffer) -> list[GcReport]:
     """Run two cycles, each of which has found the same objects before the other deletes any."""
     dated.set_floor()
     both_found = threading.Barrier(2, timeout=PATIENCE)
@@ -90,7 +90,7 @@ def at_once(dated: DatedBuffer) -> list[GcReport]:
 def test_two_collectors_at_once_delete_what_one_would_and_both_succeed(dated: DatedBuffer) -> None:
     dated.enqueue(data_path(0))
     dated.write(*map(data_path, range(4)))
-    assert at_once(dated) == [GcReport(deleted=3, failed=0, kept=1)] * 2
+    assert collect_in_parallel(dated) == [GcReport(deleted=3, failed=0, kept=1)] * 2
     assert dated.data() == {data_path(0)}
 
 

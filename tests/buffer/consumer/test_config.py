@@ -118,7 +118,7 @@ def test_a_grace_period_of_twice_the_deadline_is_enough(grace: float, deadline: 
 
 
 def test_a_grace_period_is_checked_though_no_collector_runs_here() -> None:
-    # Somebody may run one by hand with the same configuration.
+    # An operator may run one by hand with the same configuration.
     with pytest.raises(InvalidInput, match=r"^gc_grace_period "):
         ConsumerConfig(gc=False, gc_grace_period=1.0)
 

@@ -75,7 +75,7 @@ def test_a_start_that_is_not_there_is_refused(memory: ObjectStore, start: int) -
     assert memory.get(MANIFEST).data == before
 
 
-def test_whoever_looks_finds_the_one_reader_as_default(memory: ObjectStore) -> None:
+def test_a_view_shows_the_one_reader_as_default(memory: ObjectStore) -> None:
     queue_up(memory, 3)
     consumer = consume(memory)
     consumer.next_descriptors(2)

@@ -86,9 +86,9 @@ class Auditor:
         for reference in head.segments:
             held = list(segments.entries([reference], reference.first, reference.last + 1))
             counts = (len(held), sum(one.records or 0 for one in held), sum(one.size or 0 for one in held))
-            said = (reference.last + 1 - reference.first, reference.records, reference.size)
-            if counts != said:
-                yield f"the reference {reference.name} says {said}, and holds {counts}"
+            expected = (reference.last + 1 - reference.first, reference.records, reference.size)
+            if counts != expected:
+                yield f"the reference {reference.name} says {expected}, and holds {counts}"
 
     def _wrong_at_birth(self, head: Head) -> Iterator[str]:
         group = head.groups.get(DEFAULT_GROUP)

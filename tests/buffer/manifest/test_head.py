@@ -1,4 +1,4 @@
-"""The head of version 2: what is written is read, and what cannot be is told by its field."""
+"""The head of version 2: what is written is read, and an error names the field."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ SMALL = unborn_head().changed(
     epoch=3,
     segments=(Reference(NAME, 0, 1, 4, 20, 7, 0),),
     tail=(entry(2), entry(3)),
-    groups={"default": Group(3, 1, "somebody", 8)},
+    groups={"default": Group(3, 1, "host:1", 8)},
     writers={"w": Writer(0, 2, 1, 9, False)},
 )
 
@@ -105,7 +105,7 @@ def test_the_sample_is_read_before_it_is_spoilt() -> None:
 
 
 @pytest.mark.parametrize("key", list(plain()))
-def test_a_key_that_is_missing_is_told(key: str) -> None:
+def test_a_key_that_is_missing_is_named(key: str) -> None:
     spoilt = plain()
     del spoilt[key]
     with pytest.raises(CorruptData, match=f"`{key}`"):
@@ -181,13 +181,13 @@ def test_an_element_too_many_in_metadata_is_refused_and_not_dropped() -> None:
         ("writers", {5: [0, 0, 0, 0, False]}, "writers"),
     ],
 )
-def test_a_field_that_cannot_be_is_told_by_its_name(key: str, value: object, field: str) -> None:
+def test_a_field_with_a_wrong_value_is_named(key: str, value: object, field: str) -> None:
     with pytest.raises(CorruptData, match=field):
         decode_head(written({**plain(), key: value}))
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 258])
-def test_another_version_is_told(version: int) -> None:
+def test_another_version_is_named(version: int) -> None:
     body = body_of(encode_head(SMALL))
     for data in (ended(body, HEAD, version), body + version.to_bytes(2, "little")):
         with pytest.raises(CorruptData, match=f"unsupported version {version} "):
@@ -292,7 +292,7 @@ def test_a_tail_is_full_at_32_kib() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02\x00", written({}), written({"a": 1}), ended(b"\x80", HEAD, 3)])
-def test_whoever_reads_a_broken_head_hears_which_it_is(data: bytes, fresh_name: str) -> None:
+def test_the_error_for_a_broken_head_names_its_path(data: bytes, fresh_name: str) -> None:
     store = MemoryStore(fresh_name)
     store.put("ingest/manifest", data)
     readers: list[Callable[[], object]] = [

@@ -122,11 +122,11 @@ def test_one_that_lost_reads_once_and_writes_again(store: Counted) -> None:
 def test_a_segment_is_there_before_the_head_that_names_it(store: Counted) -> None:
     class Refusing(Counted):
         def put(self, path: str, data: object) -> str:
-            raise StorageError("no room for segments")
+            raise StorageError("no space for segments")
 
     enqueue(queue_on(store), new(256))
     before = head_of(store)
-    with pytest.raises(StorageError, match="no room"):
+    with pytest.raises(StorageError, match="no space"):
         enqueue(queue_on(Refusing(store.url.removeprefix("memory://"))), new(1, 256))
     assert head_of(store) == before
 
@@ -166,7 +166,7 @@ def test_a_transaction_that_was_dequeued_and_collected_is_known_all_the_same(sto
     assert (head_of(store).next_sequence, locations(store)) == (300, [])
 
 
-def test_entries_that_are_too_late_are_said_to_be_and_nothing_is_written(store: Counted) -> None:
+def test_entries_that_are_too_late_are_reported_and_nothing_is_written(store: Counted) -> None:
     queue = queue_on(store)
     late = replace(new(1, 1)[0], deadline=-1.0)
     done = queue.enqueue([*new(1), late, *new(1, 2)])
@@ -176,7 +176,7 @@ def test_entries_that_are_too_late_are_said_to_be_and_nothing_is_written(store: 
     assert enqueue(queue, []) == Enqueued(appended=False)
 
 
-def test_data_below_the_floor_is_said_to_be_and_not_named(store: Counted) -> None:
+def test_data_below_the_floor_is_reported_and_not_named(store: Counted) -> None:
     enqueue(queue_on(store), new(1))
     below = replace(new(1)[0], location="ingest/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch")
     set_head(store, lambda head: head.changed(floor=1_469_922_850_260, floor_set_at=1))
@@ -215,7 +215,7 @@ def test_after_a_lost_reply_nothing_is_appended_twice(
     assert head_of(store).next_sequence == first + 3
     assert done.first_sequence == first
     if is_dequeued and by is not None:
-        assert done.was_there  # somebody of the same name may have been it: nothing is left to tell
+        assert done.was_there  # a writer of the same name may have written it: there is no evidence left
     else:
         assert done == Enqueued(True, first, {"data/500": first, "data/501": first + 1})
 
@@ -234,14 +234,14 @@ def test_whatever_a_write_meets_its_entries_are_there_once(store: Counted, fault
     )
     queue = queue_on(faulty)
     faulty.inject(fault, path=MANIFEST, times=times)
-    said: dict[str, int] = {}
+    sequences: dict[str, int] = {}
     for number in range(1, 8):
-        said.update(enqueue(queue, new(1, number)).sequences)
+        sequences.update(enqueue(queue, new(1, number)).sequences)
     faulty.settle()
     found = locations(store)
-    assert {location: found.index(location) for location in said} == said
+    assert {location: found.index(location) for location in sequences} == sequences
     assert len(found) == len(set(found))
-    assert [one for one in found if one in said] == [f"data/{number}" for number in range(1, 8)]
+    assert [one for one in found if one in sequences] == [f"data/{number}" for number in range(1, 8)]
 
 
 @pytest.mark.parametrize("fault", LOST_REPLIES)
@@ -304,7 +304,7 @@ def test_a_producer_in_doubt_whose_name_was_forgotten_fails_only_if_it_may_have_
     base = head_of(store).revision
 
     def forget(_: ObjectStore, path: str) -> None:
-        # One more write, by somebody; and writers are forgotten up to a revision.
+        # One more write, by any writer; and writers are forgotten up to a revision.
         forgotten = base + forgotten_past_base
         set_head(store, lambda head: replaced(head, {}, base + 6).changed(forgotten_through=forgotten))
 

@@ -174,7 +174,7 @@ def test_what_was_opened_once_is_not_opened_again(pair: Pair) -> None:
         assert len(list(pair.reading.entries(references, 2, 7))) == 5
     assert pair.store.calls["get"] == 3
     assert len(list(pair.writing.entries(references, 0, 99))) == 12
-    assert pair.store.calls["get"] == 3  # whoever wrote one has it
+    assert pair.store.calls["get"] == 3  # the writer of a segment has it in its cache
 
 
 def test_the_cache_has_an_end(pair: Pair) -> None:
@@ -216,20 +216,20 @@ def windowed(draw: st.DrawFn) -> Windowed:
 
 @settings(max_examples=60)
 @given(windowed(), st.data())
-def test_a_window_says_exactly_what_remains(made: Windowed, data: st.DataObject) -> None:
-    reference = made.whole
-    for first in sorted(data.draw(st.lists(st.integers(0, len(made.entries) - 1), max_size=3))):
-        reference = narrowed(reference, first, made.segments.read)
-        left = made.entries[first:]
-        assert (reference.first, reference.last) == (first, len(made.entries) - 1)
-        assert reference.records == sum(one.records or 0 for one in left)
-        assert reference.size == sum(one.size or 0 for one in left)
-        times = [time for time in (location_time(one.location) for one in left) if time is not None]
+def test_a_window_says_exactly_what_remains(windowed: Windowed, data: st.DataObject) -> None:
+    reference = windowed.whole
+    for first in sorted(data.draw(st.lists(st.integers(0, len(windowed.entries) - 1), max_size=3))):
+        reference = narrowed(reference, first, windowed.segments.read)
+        remaining = windowed.entries[first:]
+        assert (reference.first, reference.last) == (first, len(windowed.entries) - 1)
+        assert reference.records == sum(one.records or 0 for one in remaining)
+        assert reference.size == sum(one.size or 0 for one in remaining)
+        times = [time for time in (location_time(one.location) for one in remaining) if time is not None]
         assert reference.oldest == min([*times, 5_000])
-        assert list(made.segments.entries([reference], 0, 99)) == left
+        assert list(windowed.segments.entries([reference], 0, 99)) == remaining
 
 
-def test_a_segment_that_is_gone_is_told_by_its_path(pair: Pair) -> None:
+def test_a_segment_that_is_gone_is_named_by_its_path(pair: Pair) -> None:
     (reference,) = pair.writing.seal([entry(0)], 0)
     pair.store.delete([f"{FOLDER}/{reference.name}"])
     with pytest.raises(NotFound, match=reference.name):
@@ -280,14 +280,14 @@ CHILD = [NAME, 0, 1, 1, 1, 1, 0]
         (0, raw(0, entries=[[0, "x", -1, 1, []], PLAIN[1]]), "entries"),
     ],
 )
-def test_a_segment_that_cannot_be_is_told_by_its_path_and_field(
+def test_a_segment_that_is_broken_is_named_by_its_path_and_field(
     pair: Pair, level: int, data: bytes, complaint: str
 ) -> None:
     reference = Reference(NAME, 0, 1, 2, 2, 1, level)
     pair.store.put(f"{FOLDER}/{reference.name}", data)
-    with pytest.raises(CorruptData, match=complaint) as told:
+    with pytest.raises(CorruptData, match=complaint) as raised:
         pair.reading.read(reference)
-    assert reference.name in str(told.value)
+    assert reference.name in str(raised.value)
 
 
 @given(st.binary(max_size=100), st.integers(0, 2))

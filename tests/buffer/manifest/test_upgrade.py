@@ -179,14 +179,14 @@ def test_a_read_that_fails_while_a_doubt_is_settled_fails_nobody(store: Counted,
     class FailsLater(Counted):
         """Reads of the head fail from the second after the upgrade on, for a while."""
 
-        left = times
+        remaining = times
 
         def get(self, path: str) -> Object:
             found = faulty.get(path)
             if found.data[-4:] == b"PSTM" and path == MANIFEST:
                 self.calls["of version 2"] += 1
-                if self.calls["of version 2"] > 1 and self.left:
-                    self.left -= 1
+                if self.calls["of version 2"] > 1 and self.remaining:
+                    self.remaining -= 1
                     raise StorageError("for a moment nothing can be read")
             return found
 
@@ -376,7 +376,7 @@ def test_version_2_is_never_made_version_1_again(store: Counted) -> None:
     assert Manifest.read(store).version == 2
 
 
-def test_a_new_buffer_is_version_2_unless_it_is_told_otherwise(store: Counted, fresh_name: str) -> None:
+def test_a_new_buffer_is_version_2_unless_another_is_chosen(store: Counted, fresh_name: str) -> None:
     with Producer(store) as producer:
         producer.produce(b"0")
     other = MemoryStore(f"{fresh_name}-opendata")

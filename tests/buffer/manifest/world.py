@@ -279,11 +279,11 @@ class World:
     def _put(self, host: Host, payload: str, floor: int) -> str:
         location = host.names.location("ingest", floor)
         self.payloads[location] = payload
-        for left in reversed(range(5)):
+        for remaining in reversed(range(5)):
             try:
                 host.store.put(location, payload.encode())
             except StorageError:
-                if not left:
+                if not remaining:
                     raise
             else:
                 break
@@ -413,10 +413,10 @@ class World:
                 if times[payload] > 1:
                     yield f"twice: {payload}"
                 if call.succeeded and not times[payload]:
-                    yield f"lost: {payload} was said to be enqueued"
+                    yield f"lost: {payload} was reported as enqueued"
             for location, sequence in call.places.items():
                 if self.auditor.locations[sequence : sequence + 1] != [location]:
-                    yield f"{location} was said to be at {sequence}"
+                    yield f"{location} was reported at {sequence}"
         for name in sorted({name for name, _ in self.calls}):
             numbers = [int(payload.rpartition("/")[2]) for payload in there if payload.startswith(f"{name}/")]
             if numbers != sorted(numbers):

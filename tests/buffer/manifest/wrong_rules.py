@@ -144,8 +144,8 @@ class LeavesWithTheFastest(NativeState):
     def without_acked(self, head: Head, segments: Segments) -> Head:
         fastest = max((group.acked_through for group in head.groups.values()), default=-1)
         one = {"any": Group(0, fastest)} if head.groups else {}
-        left = super().without_acked(msgspec.structs.replace(head, groups=one), segments)
-        return msgspec.structs.replace(left, groups=head.groups)
+        remaining = super().without_acked(msgspec.structs.replace(head, groups=one), segments)
+        return msgspec.structs.replace(remaining, groups=head.groups)
 
 
 class DoesNotNarrow(NativeState):

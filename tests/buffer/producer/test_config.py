@@ -28,7 +28,7 @@ REFUSED: list[tuple[str, object]] = [
     *(("enqueue_deadline", bad) for bad in (0, -1, math.nan, math.inf, "1", None, True)),
 ]
 
-TAKEN: list[tuple[str, object]] = [
+ACCEPTED: list[tuple[str, object]] = [
     ("data_path_prefix", "a/b c/ä"),
     ("manifest_path", "elsewhere/manifest"),
     *(("flush_interval", good) for good in (0, 0.0, 1, 0.001)),
@@ -73,7 +73,7 @@ def test_what_is_refused_is_named_with_its_field_and_its_value(field: str, value
     assert repr(value) in str(refused.value)
 
 
-@pytest.mark.parametrize(("field", "value"), TAKEN)
+@pytest.mark.parametrize(("field", "value"), ACCEPTED)
 def test_a_value_within_bounds_is_kept(field: str, value: object) -> None:
     assert getattr(ProducerConfig(**{field: value}), field) == value  # type: ignore[arg-type]
 

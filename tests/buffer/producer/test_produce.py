@@ -21,7 +21,7 @@ def generated() -> Iterator[bytes | str | Record]:
     yield FULL
 
 
-TAKEN: dict[str, tuple[Callable[[], Any], list[Record]]] = {
+ACCEPTED: dict[str, tuple[Callable[[], Any], list[Record]]] = {
     "bytes": (lambda: b"one", [Record(b"one")]),
     "empty bytes": (lambda: b"", [Record(b"")]),
     "text": (lambda: "grüße 🌊", [Record("grüße 🌊".encode())]),
@@ -52,9 +52,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("shape", TAKEN)
+@pytest.mark.parametrize("shape", ACCEPTED)
 def test_what_is_produced_can_be_read(store: ObjectStore, open_producer: OpenProducer, shape: str) -> None:
-    given, expected = TAKEN[shape]
+    given, expected = ACCEPTED[shape]
     producer = open_producer(store, format="arrow")
     producer.produce(given())
     producer.flush()

@@ -9,5 +9,5 @@ from tests.buffer.manifest.faults.scene import Scene
 
 @pytest.fixture
 def scene(fresh_name: str) -> Scene:
-    """A queue, and somebody else on it; nothing is there yet."""
+    """A queue and another one on its manifest, which is not there yet."""
     return Scene(fresh_name)

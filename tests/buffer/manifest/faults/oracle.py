@@ -1,4 +1,4 @@
-"""What each call on a queue had to do, by somebody who knows which writes took effect.
+"""What each call on a queue had to do, by an observer that knows which writes took effect.
 
 Every function yields complaints: sentences that start with what kind of wrong it is.
 """
@@ -16,10 +16,10 @@ UNKNOWN_TRIES = 30
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """One call of `enqueue`: what it was given and left in time, what it saw, answered (None: raised) and counted."""
+    """One call of `enqueue`: what it was given, what was in time, what it saw, answered (None: raised) and counted."""
 
     given: tuple[str, ...]
-    left: tuple[str, ...]
+    in_time: tuple[str, ...]
     events: Sequence[Event]
     answer: dict[str, int] | None
     counted: int
@@ -36,10 +36,10 @@ def placed(ledger: Ledger, tried: Tried) -> dict[str, int]:
 
 
 def holds_no_evidence(ledger: Ledger, tried: Tried, found: State) -> bool:
-    """Whether a manifest looks the same, to whoever tried, if that happened and if it did not.
+    """Whether a manifest looks the same to the writer if its try happened and if it did not.
 
-    It was all or nothing, and sequences only grow: so all that it would have got must have been given, to somebody,
-    and be gone.
+    It was all or nothing, and sequences only grow: so all that it would have got must have been given
+    to some writer, and be gone.
     """
     return found.first >= ledger.state(tried.base).next + len(added(ledger, tried))
 
@@ -66,7 +66,7 @@ def wrong_with_enqueue(call: Enqueued, ledger: Ledger) -> Iterator[str]:
             lost = [len(added(ledger, one)) for one in open_tries if holds_no_evidence(ledger, one, found)]
             due += 0 if shown else max(lost, default=0)
             open_tries = [one for one in open_tries if one.base == event.version]
-            if is_last and not shown and not (call.answer == {} and not call.left):
+            if is_last and not shown and not (call.answer == {} and not call.in_time):
                 yield f"evidence: nothing shows, and it answered {call.answer}"
     if call.counted != due:
         yield f"doubt: it counted {call.counted} and had to count {due}"

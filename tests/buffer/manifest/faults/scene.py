@@ -1,4 +1,4 @@
-"""A queue whose store fails as it is told to, and somebody else on the same manifest, for whom nothing fails.
+"""A queue whose store fails on request, and a second queue on the same manifest whose store does not fail.
 
 The manifest is the one that the test is about: of version 1, or of version 2.
 """
@@ -30,7 +30,7 @@ def entries(*locations: str) -> list[NewEntry]:
     return [NewEntry(location, ()) for location in locations]
 
 
-def nobody() -> None:
+def do_nothing() -> None:
     """A third party that does nothing."""
 
 
@@ -53,8 +53,8 @@ class Scene:
 
     def __init__(self, name: str, seed: int = 0, *, max_late: int = 1, limits: Limits | None = None) -> None:
         self._below = MemoryStore(f"{name}-{seed}")
-        self.third_party: Callable[[], object] = nobody
-        self.during_pause: Callable[[], object] = nobody
+        self.third_party: Callable[[], object] = do_nothing
+        self.during_pause: Callable[[], object] = do_nothing
         self.store = FaultyStore(
             self._below,
             seed,
@@ -79,7 +79,7 @@ class Scene:
         return self.mine.claim("earliest", last_acked, allow_gap=False)
 
     def others_enqueue(self, *locations: str) -> None:
-        """Somebody else appends."""
+        """The other queue appends."""
         enqueue(self.other, entries(*locations))
 
     def others_claim(self) -> int:

@@ -75,7 +75,7 @@ class World:
             self._ledger,
             seed,
             rates={fault: self._random.choice(RATES) for fault in Fault},
-            third_party=lambda store, path: self._somebody_else(),
+            third_party=lambda store, path: self._others_act(),
             sleep=lambda _: None,
         )
         self._now = 0.0  # goes on with each look at it
@@ -129,7 +129,7 @@ class World:
         if dice < 0.5 and producers:
             self._enqueue(self._random.choice(producers))
         elif consumers:
-            # Mostly it is the turn of whoever has the epoch; a takeover, or one who was fenced, comes now and then.
+            # Mostly the consumer with the epoch acts; a takeover, or a fenced consumer, comes now and then.
             actor = max(consumers, key=lambda one: -1 if one.epoch is None else one.epoch)
             self._consume(actor if dice < 0.9 else self._random.choice(consumers))
 
@@ -141,14 +141,14 @@ class World:
         if actor.epoch is not None and self.sink and self._random.random() < 0.8:
             self._dequeue(actor, self._random.randrange(max(0, len(self.sink) - 2), len(self.sink)))
 
-    def _somebody_else(self) -> None:
+    def _others_act(self) -> None:
         if len(self._busy) < DEEPEST:
             for _ in range(self._random.choice((1, 1, 2))):
                 self._step()
 
     def _pause(self, _: float) -> None:
         if self._random.random() < 0.2:
-            self._somebody_else()
+            self._others_act()
 
     @contextmanager
     def _acting(self, actor: Actor, operation: str) -> Iterator[None]:
@@ -162,7 +162,7 @@ class World:
             self._busy.pop()
 
     def _attribute(self) -> None:
-        """Put the faults that came since the last time on the account of whoever was acting."""
+        """Count the faults since the last call for the actor whose turn it was."""
         met = self._faulty.met
         if self._busy:
             for fault, times in (met - self._met_before).items():
@@ -183,8 +183,8 @@ class World:
             except StorageError:
                 self.events["an enqueue failed"] += 1
         counted = in_doubt(actor.label) - before
-        left = tuple(entry.location for entry in shipment.entries)
-        call = oracle.Enqueued(given, left, tuple(actor.watch.events), answer, counted)
+        in_time = tuple(entry.location for entry in shipment.entries)
+        call = oracle.Enqueued(given, in_time, tuple(actor.watch.events), answer, counted)
         self.complaints += oracle.wrong_with_enqueue(call, self._ledger)
         actor.calls.append(call)
         self.events["an entry was too late"] += len(shipment.late)
@@ -251,7 +251,7 @@ class World:
             for call in producer.calls:
                 for location, sequence in (call.answer or {}).items():
                     if there[sequence : sequence + 1] != [location]:
-                        yield f"lost: {location} was said to be at {sequence}"
+                        yield f"lost: {location} was reported at {sequence}"
                 repeated = sum(times[location] - 1 for location in call.given if location in times)
                 if repeated > call.counted:
                     yield f"twice: of {call.given} {repeated} came again, and {call.counted} were counted"

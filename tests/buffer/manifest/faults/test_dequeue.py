@@ -11,7 +11,7 @@ from penstock.testing import Fault
 from tests.buffer.manifest.faults.recording import State
 from tests.buffer.manifest.faults.scene import Scene, Seen
 
-LEFT = State(1, 2, ("c",))
+REMAINS = State(1, 2, ("c",))
 
 
 def holding(scene: Scene) -> Callable[[], object]:
@@ -24,13 +24,13 @@ def holding(scene: Scene) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("fault", "expected"),
     {
-        Fault.ERROR_BEFORE: Seen(2, 2, 0, LEFT),
-        Fault.ERROR_AFTER: Seen(2, 1, 0, LEFT),
-        Fault.APPLIED_THEN_CONFLICT: Seen(2, 1, 1, LEFT),
+        Fault.ERROR_BEFORE: Seen(2, 2, 0, REMAINS),
+        Fault.ERROR_AFTER: Seen(2, 1, 0, REMAINS),
+        Fault.APPLIED_THEN_CONFLICT: Seen(2, 1, 1, REMAINS),
         Fault.THIRD_PARTY_BEFORE: Seen(2, 2, 1, State(1, 2, ("c", "other"))),
-        Fault.LATE: Seen(2, 1, 0, LEFT),
-        Fault.DELAY: Seen(2, 1, 0, LEFT),
-        Fault.TIME_JUMP: Seen(2, 1, 0, LEFT),
+        Fault.LATE: Seen(2, 1, 0, REMAINS),
+        Fault.DELAY: Seen(2, 1, 0, REMAINS),
+        Fault.TIME_JUMP: Seen(2, 1, 0, REMAINS),
     }.items(),
 )
 def test_a_dequeue_meets_a_fault(scene: Scene, fault: Fault, expected: Seen) -> None:
@@ -55,7 +55,7 @@ def test_the_same_dequeue_can_be_tried_again_after_an_error(scene: Scene) -> Non
     with pytest.raises(StorageError):
         dequeue()
 
-    assert scene.see(dequeue) == Seen(2, 1, 0, LEFT)
+    assert scene.see(dequeue) == Seen(2, 1, 0, REMAINS)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_late_dequeue_takes_nothing_more_whenever_it_arrives(fresh_name: str) 
         dequeue = holding(scene)
         one = scene.see(dequeue, Fault.LATE)
         arrived = scene.store.settle()
-        assert (one.answer, scene.state(), arrived) == (2, LEFT, 0), seed
+        assert (one.answer, scene.state(), arrived) == (2, REMAINS, 0), seed
         seen.add((one.tried, one.lost))
 
     # Before the re-read; after it, so that the next try loses; after the next try, and so never.
@@ -115,7 +115,7 @@ def test_a_late_dequeue_takes_nothing_more_whenever_it_arrives(fresh_name: str) 
 
 
 def test_a_dequeue_that_hears_nothing_twenty_nine_times_goes_on(scene: Scene) -> None:
-    assert scene.see(holding(scene), *[Fault.ERROR_BEFORE] * 29) == Seen(2, 30, 0, LEFT)
+    assert scene.see(holding(scene), *[Fault.ERROR_BEFORE] * 29) == Seen(2, 30, 0, REMAINS)
 
 
 def test_a_dequeue_that_hears_nothing_thirty_times_says_so(scene: Scene) -> None:
@@ -131,4 +131,4 @@ def test_a_dequeue_of_what_is_gone_writes_nothing(scene: Scene) -> None:
     dequeue = holding(scene)
     dequeue()
 
-    assert scene.see(dequeue) == Seen(2, 0, 0, LEFT)
+    assert scene.see(dequeue) == Seen(2, 0, 0, REMAINS)

@@ -74,7 +74,7 @@ def test_a_later_write_meets_a_fault(scene: Scene, fault: Fault, expected: Seen)
         Fault.LATE: Seen({"a": 2}, 2, 0, State(0, 0, ("z", "other", "a"))),
     }.items(),
 )
-def test_somebody_else_enqueues_before_the_manifest_is_read_again(scene: Scene, fault: Fault, expected: Seen) -> None:
+def test_another_queue_enqueues_before_the_manifest_is_read_again(scene: Scene, fault: Fault, expected: Seen) -> None:
     scene.others_enqueue("z")
     scene.third_party = lambda: scene.others_enqueue("other")
 
@@ -98,7 +98,7 @@ def test_what_did_not_happen_is_appended_though_everything_is_dequeued_before_th
     assert scene.see(enqueue(scene, "a"), fault, Fault.THIRD_PARTY_AFTER) == expected
 
 
-def test_a_group_whose_first_entry_is_dequeued_is_told_by_its_second(scene: Scene) -> None:
+def test_a_group_whose_first_entry_is_dequeued_is_recognised_by_its_second(scene: Scene) -> None:
     def third_party() -> None:
         scene.other.dequeue(scene.others_claim(), 0)
 
@@ -122,7 +122,7 @@ def test_a_group_whose_last_place_is_anothers_did_not_happen_though_its_first_is
 
 
 def test_a_group_whose_last_place_was_never_given_did_not_happen_and_is_not_in_doubt(scene: Scene) -> None:
-    # It would have taken two places, and only one was given since: to somebody else.
+    # It would have taken two places, and only one was given since, to the other queue.
     def third_party() -> None:
         scene.others_enqueue("x")
         scene.others_consume()
@@ -140,7 +140,7 @@ def test_a_place_that_is_taken_during_the_pause_is_anothers(scene: Scene) -> Non
     assert scene.see(enqueue(scene, "a"), Fault.ERROR_BEFORE) == Seen({"a": 1}, 2, 0, State(0, 0, ("other", "a")))
 
 
-def test_what_dropped_out_is_not_said_to_be_enqueued_by_a_shorter_try_that_begins_the_same(scene: Scene) -> None:
+def test_what_dropped_out_is_not_reported_as_enqueued_by_a_shorter_try_that_begins_the_same(scene: Scene) -> None:
     # Both entries are tried and nothing happens; the second is too late then; the first alone happens, unheard.
     scene.during_pause = partial(let_pass, scene)
     seen = scene.see(lambda: scene.enqueue("a", "b", until=1.0), Fault.ERROR_BEFORE, Fault.ERROR_AFTER)
@@ -148,7 +148,7 @@ def test_what_dropped_out_is_not_said_to_be_enqueued_by_a_shorter_try_that_begin
     assert seen == Seen({"a": 0}, 2, 0, State(0, 0, ("a",)))
 
 
-def test_what_dropped_out_is_said_to_be_enqueued_where_the_longer_try_happened(scene: Scene) -> None:
+def test_what_dropped_out_is_reported_as_enqueued_where_the_longer_try_happened(scene: Scene) -> None:
     scene.during_pause = partial(let_pass, scene)
     seen = scene.see(lambda: scene.enqueue("a", "b", until=1.0), Fault.ERROR_AFTER)
 

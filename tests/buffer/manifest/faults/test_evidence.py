@@ -1,4 +1,4 @@
-"""What version 2 can tell: the head knows its writers, so an enqueue is told wherever its entries are now."""
+"""Evidence in version 2: the head knows its writers, so an enqueue is recognised wherever its entries are now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HAPPENED = [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT]
         Fault.APPLIED_THEN_CONFLICT: Seen({"a": 1}, 1, 1, State(1, 2, ())),
     }.items(),
 )
-def test_what_happened_is_told_though_everything_is_dequeued_before_the_manifest_is_read_again(
+def test_an_enqueue_is_recognised_though_everything_is_dequeued_before_the_manifest_is_read_again(
     scene: Scene, fault: Fault, expected: Seen
 ) -> None:
     scene.others_enqueue("z")
@@ -54,7 +54,7 @@ def test_what_did_not_happen_is_known_not_to_have_though_its_place_was_given_and
 
 
 @pytest.mark.parametrize("fault", HAPPENED)
-def test_what_is_dequeued_during_the_pause_is_told_after_it(scene: Scene, fault: Fault) -> None:
+def test_what_is_dequeued_during_the_pause_is_recognised_after_it(scene: Scene, fault: Fault) -> None:
     scene.others_enqueue("z")
     scene.during_pause = scene.others_consume
 
@@ -181,7 +181,7 @@ def test_a_transaction_whose_write_goes_wrong_is_appended_once(scene: Scene, fau
     assert scene.state().next == 2
 
 
-def test_a_named_writer_is_remembered_whoever_comes_after_it(forgetful: Scene) -> None:
+def test_a_named_writer_is_remembered_however_many_come_after_it(forgetful: Scene) -> None:
     append(forgetful, 7, "a")
     strangers_enqueue(forgetful, 50)
 

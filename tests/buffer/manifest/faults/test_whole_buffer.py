@@ -164,7 +164,7 @@ def runs(request: pytest.FixtureRequest, manifest: str) -> dict[int, Run]:
     return runs_of(manifest, request.param)
 
 
-def test_every_entry_whose_handle_was_done_arrives_where_the_handle_said(runs: dict[int, Run]) -> None:
+def test_every_entry_whose_handle_was_done_arrives_at_the_place_of_its_handle(runs: dict[int, Run]) -> None:
     missing = {}
     for seed, run in runs.items():
         where = {(entry, sequence, location) for sequence, location, entries in run.came for entry in entries}

@@ -167,7 +167,7 @@ def test_a_consumer_that_ignores_a_newer_epoch_is_caught(fresh_name: str) -> Non
 
 
 class RemovesWhatIsThere(WithObject):
-    """Takes the entries of a manifest it has not read, and removes as many as it was told to."""
+    """Takes the entries of a manifest it has not read, and removes as many as it was asked to."""
 
     def dequeue(self, epoch: int, through: int) -> QueueView:
         """Remove again after every failure, without looking whether that is done."""
