@@ -15,43 +15,25 @@ MANIFESTS = ["opendata"]  # version 2 has a floor: `test_floor.py`
 MICROSECOND = 1e-6
 
 
-def test_what_was_never_enqueued_is_deleted(dated: DatedBuffer) -> None:
-    dated.enqueue(data_path(1))
-    dated.write(data_path(1), data_path(2))
-    dated.collect()
-    assert dated.data() == {data_path(1)}
-
-
-def test_what_was_dequeued_is_deleted(dated: DatedBuffer) -> None:
-    dated.write(data_path(1), data_path(2))
-    dated.enqueue(data_path(1), data_path(2))
-    dated.dequeue(through=0)
-    dated.collect()
-    assert dated.data() == {data_path(2)}
-
-
-def test_what_is_referenced_is_kept_however_old_it_is(dated: DatedBuffer) -> None:
+@pytest.mark.parametrize(
+    ("enqueued", "acked", "kept"),
+    {
+        "what was never enqueued is deleted": ([1], None, {1}),
+        "what was dequeued is deleted": ([1, 2], 0, {2}),
+        "what is referenced is kept however old it is": ([1, 2], None, {1, 2}),
+        "what is referenced twice and dequeued once is kept": ([1, 1, 2], 0, {1, 2}),  # version 1 may enqueue it again
+        "a queue that was drained leaves no data": ([1, 2], 1, set[int]()),
+    }.values(),
+)
+def test_what_is_referenced_is_kept_and_all_else_is_deleted(
+    dated: DatedBuffer, enqueued: list[int], acked: int | None, kept: set[int]
+) -> None:
     dated.write(data_path(1), data_path(2), age=1e8)
-    dated.enqueue(data_path(1), data_path(2))
+    dated.enqueue(*map(data_path, enqueued))
+    if acked is not None:
+        dated.dequeue(through=acked)
     dated.collect()
-    assert dated.data() == {data_path(1), data_path(2)}
-
-
-def test_what_is_referenced_twice_and_dequeued_once_is_kept(dated: DatedBuffer) -> None:
-    # On version 1 a write in doubt is enqueued again.
-    dated.write(data_path(1))
-    dated.enqueue(data_path(1), data_path(1))
-    dated.dequeue(through=0)
-    dated.collect()
-    assert dated.data() == {data_path(1)}
-
-
-def test_a_queue_that_was_drained_leaves_no_data(dated: DatedBuffer) -> None:
-    dated.write(data_path(1), data_path(2))
-    dated.enqueue(data_path(1), data_path(2))
-    dated.dequeue(through=1)
-    dated.collect()
-    assert dated.data() == set()
+    assert dated.data() == set(map(data_path, kept))
 
 
 @pytest.mark.parametrize(("age", "is_kept"), [(GRACE, False), (GRACE - MICROSECOND, True), (-1, True)])

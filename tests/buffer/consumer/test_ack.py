@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -158,26 +159,22 @@ def test_the_second_hundred_is_written_like_the_first(memory: ObjectStore) -> No
     assert kept(memory) == [200, 201, 202]
 
 
-def test_a_flush_starts_the_count_anew(memory: ObjectStore) -> None:
-    queue_up(memory, 200)
-    consumer = handed(memory, 200)
+@pytest.mark.parametrize(
+    ("write", "acked"),
+    [(lambda consumer: consumer.flush(), 98), (lambda consumer: consumer.ack_through(99), 99)],
+    ids=["flush", "ack_through"],
+)
+def test_a_flush_and_acking_through_start_the_count_anew(
+    memory: ObjectStore, write: Callable[[Consumer], object], acked: int
+) -> None:
+    queue_up(memory, acked + 102)
+    consumer = handed(memory, acked + 102)
     ack(consumer, 0, 98)
-    consumer.flush()
-    ack(consumer, 99, 197)
-    assert kept(memory)[0] == 99
-    consumer.ack(198)
-    assert kept(memory) == [199]
-
-
-def test_acking_through_starts_the_count_anew(memory: ObjectStore) -> None:
-    queue_up(memory, 201)
-    consumer = handed(memory, 201)
-    ack(consumer, 0, 98)
-    consumer.ack_through(99)
-    ack(consumer, 100, 198)
-    assert kept(memory)[0] == 100
-    consumer.ack(199)
-    assert kept(memory) == [200]
+    write(consumer)
+    ack(consumer, acked + 1, acked + 99)
+    assert kept(memory)[0] == acked + 1
+    consumer.ack(acked + 100)
+    assert kept(memory) == [acked + 101]
 
 
 def test_acking_through_that_fails_does_not_start_the_count_anew(memory: ObjectStore) -> None:

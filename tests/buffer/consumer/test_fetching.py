@@ -31,15 +31,21 @@ def test_a_handle_fetches_the_batch_of_a_descriptor(store: ObjectStore) -> None:
     assert (batch.sequence, batch.location, batch.metadata) == (0, descriptor.location, descriptor.metadata)
 
 
-def test_a_handle_reads_the_data_object_and_nothing_else_and_moves_no_cursor(store: ObjectStore) -> None:
+@pytest.mark.parametrize("by_handle", [True, False], ids=["handle", "consumer"])
+def test_fetching_reads_the_data_object_only_and_moves_at_most_the_fetched_cursor(
+    store: ObjectStore, by_handle: bool
+) -> None:
     fill(store, [b"a"])
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
     (descriptor,) = consumer.next_descriptors(1)
     intercepted.calls.clear()
-    consumer.fetch_handle().fetch(descriptor)
+    if by_handle:
+        consumer.fetch_handle().fetch(descriptor)
+    else:
+        consumer.fetch_descriptor(descriptor)
     assert intercepted.calls == [("get", descriptor.location)]
-    assert cursors(consumer) == Cursors(None, None, 0)
+    assert cursors(consumer) == Cursors(None, None if by_handle else 0, 0)
 
 
 def test_a_handle_is_not_fenced(store: ObjectStore) -> None:
@@ -133,17 +139,6 @@ def test_a_consumer_fetches_the_batch_of_a_descriptor(store: ObjectStore) -> Non
     fill(store, [b"a"], [b"b"])
     consumer = consume(store)
     assert [consumer.fetch_descriptor(one).entries for one in consumer.next_descriptors(2)] == [[b"a"], [b"b"]]
-
-
-def test_fetching_a_descriptor_reads_no_manifest_and_moves_only_the_fetched_cursor(store: ObjectStore) -> None:
-    fill(store, [b"a"])
-    intercepted = InterceptedStore(store)
-    consumer = consume(intercepted)
-    (descriptor,) = consumer.next_descriptors(1)
-    intercepted.calls.clear()
-    consumer.fetch_descriptor(descriptor)
-    assert intercepted.calls == [("get", descriptor.location)]
-    assert cursors(consumer) == Cursors(None, 0, 0)
 
 
 def test_the_fetched_cursor_is_the_highest_that_was_fetched(store: ObjectStore) -> None:

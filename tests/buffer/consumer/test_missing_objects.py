@@ -119,8 +119,9 @@ def test_an_object_that_is_gone_is_a_fence_where_a_newer_consumer_has_taken_over
 # No longer referenced
 
 
-def test_an_object_that_is_not_referenced_any_more_is_skipped(store: ObjectStore) -> None:
-    first, _ = fill(store, [b"a"], [b"b"])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_an_object_that_is_not_referenced_any_more_is_skipped(store: ObjectStore, is_last: bool) -> None:
+    first, *_ = fill(store, *([[b"a"]] if is_last else [[b"a"], [b"b"]]))
     intercepted = InterceptedStore(store)
     consumer = consume(intercepted)
 
@@ -129,22 +130,12 @@ def test_an_object_that_is_not_referenced_any_more_is_skipped(store: ObjectStore
         store.delete([first.location])
 
     intercepted.before("get", dequeue_and_collect, path=first.location)
-    assert read(consumer).entries == [b"b"]
-    assert cursors(consumer) == Cursors(None, 1, 1)
-
-
-def test_there_is_no_batch_when_the_last_object_is_not_referenced_any_more(store: ObjectStore) -> None:
-    (written,) = fill(store, [b"a"])
-    intercepted = InterceptedStore(store)
-    consumer = consume(intercepted)
-
-    def dequeue_and_collect() -> None:
-        store.put(MANIFEST, dequeued(store.get(MANIFEST).data, 0))
-        store.delete([written.location])
-
-    intercepted.before("get", dequeue_and_collect, path=written.location)
-    assert consumer.next_batch() is None
-    assert cursors(consumer) == Cursors(None, None, None)
+    if is_last:
+        assert consumer.next_batch() is None
+        assert cursors(consumer) == Cursors(None, None, None)
+    else:
+        assert read(consumer).entries == [b"b"]
+        assert cursors(consumer) == Cursors(None, 1, 1)
 
 
 def test_a_sequence_that_refers_to_another_object_by_now_is_read_there(memory: ObjectStore) -> None:

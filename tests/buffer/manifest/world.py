@@ -95,7 +95,7 @@ class Interrupted(ThinStore):
 
     def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
         self._between()
-        self._note(f"{call} {call.data!r}")
+        self._note(f"{call.operation} {call.path} {call.data!r}")
         try:
             answer = pass_on()
         except Exception as error:

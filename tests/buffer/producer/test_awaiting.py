@@ -194,26 +194,19 @@ def test_async_with_does_not_hold_up_the_loop_while_it_closes(memory: ObjectStor
     assert entries(memory) == [b"x"]
 
 
-def test_an_error_within_async_with_is_not_hidden_by_a_close_that_fails(memory: ObjectStore) -> None:
+@pytest.mark.parametrize("error", [LookupError("the first error"), None], ids=["within", "of the close"])
+def test_async_with_raises_the_first_error_within_it_or_of_its_close(
+    memory: ObjectStore, error: LookupError | None
+) -> None:
     store = HookedStore(memory)
     store.before("write data", refuse)
 
     async def work() -> None:
         async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
             producer.produce(b"x")
-            raise LookupError("the first error")
+            if error is not None:
+                raise error
 
-    with pytest.raises(LookupError, match="the first error"):
-        asyncio.run(asyncio.wait_for(work(), PATIENCE))
-
-
-def test_async_with_raises_the_error_of_its_close(memory: ObjectStore) -> None:
-    store = HookedStore(memory)
-    store.before("write data", refuse)
-
-    async def work() -> None:
-        async with Producer(store, ProducerConfig(flush_interval=3600)) as producer:
-            producer.produce(b"x")
-
-    with pytest.raises(StorageError, match="the disk is full"):
+    expected, message = (StorageError, "the disk is full") if error is None else (LookupError, "the first error")
+    with pytest.raises(expected, match=message):
         asyncio.run(asyncio.wait_for(work(), PATIENCE))

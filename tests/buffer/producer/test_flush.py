@@ -119,15 +119,6 @@ def test_a_flush_raises_the_failure_of_a_batch_once(store: ObjectStore, open_pro
         handle.result(0)
 
 
-def test_a_flush_does_not_raise_what_a_handle_has_raised(memory: ObjectStore, open_producer: OpenProducer) -> None:
-    store = HookedStore(memory)
-    store.before("write data", FailingHook(), times=1)
-    producer = open_producer(store, flush_size_bytes=1)
-    with pytest.raises(StorageError, match="refusal 1"):
-        producer.produce(b"x").result(PATIENCE)
-    producer.flush()
-
-
 def test_a_flush_right_after_a_handle_has_raised_does_not_raise_it_again(
     memory: ObjectStore, open_producer: OpenProducer, gate: Gate
 ) -> None:
