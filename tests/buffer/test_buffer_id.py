@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
+from penstock.buffer.manifest.ownership import read_id
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.upgrade import upgrade
-from penstock.buffer.manifest.v1.buffer_id import read_id
 from penstock.buffer.manifest.v2.head import decode_head
 from penstock.errors import InvalidInput
 from penstock.storage import LocalStore, MemoryStore, ObjectStore

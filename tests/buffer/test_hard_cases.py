@@ -11,7 +11,8 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, peek
 from penstock.buffer import BatchFormat, GarbageCollector, Manifest, decode_batch, encode_batch
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.producer.space import Room
+from penstock.buffer.producer.capacity import Capacity
+from penstock.buffer.producer.pending_batch import Held
 from penstock.errors import BackpressureTimeout, InvalidInput, StorageError
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
@@ -106,16 +107,16 @@ def test_a_close_raises_what_only_some_handles_have_raised(memory: ObjectStore) 
 
 def test_a_call_that_was_interrupted_while_it_waited_does_not_block_the_others(memory: ObjectStore) -> None:
     lock = threading.Lock()
-    room = Room(lock, ProducerConfig(max_buffered_inputs=1))
+    capacity = Capacity(lock, ProducerConfig(max_buffered_inputs=1))
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with lock:
         with pytest.raises(KeyboardInterrupt):
-            room.wait(1, 1, None, interrupted)
-        assert not room.is_awaited
-        assert room.fits(1, 1, None)
+            capacity.wait(Held(1, 1, 1, 1), None, interrupted)
+        assert not capacity.is_awaited
+        assert capacity.fits(Held(1, 1, 1, 1), None)
 
 
 def test_a_clock_that_no_manifest_can_hold_fails_only_its_own_call(memory: ObjectStore) -> None:

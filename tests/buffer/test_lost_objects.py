@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig, GarbageCollector, Manifest, Producer, ProducerConfig
+from penstock.buffer.manifest.ownership import id_path
 from penstock.buffer.manifest.upgrade import upgrade
-from penstock.buffer.manifest.v1.buffer_id import id_path
 from penstock.errors import Fenced, InvalidInput
 from penstock.storage import ObjectStore
 from tests.support.hooked_store import HookedStore

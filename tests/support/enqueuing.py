@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.buffer.descriptors import NewEntry
+from penstock.buffer.manifest.attempts import Attempts
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import Attempts, Enqueued, Transaction
+from penstock.buffer.manifest.state import Enqueued, Transaction
 
 
 def enqueue(queue: BufferQueue, entries: Sequence[NewEntry], by: Transaction | None = None) -> Enqueued:

@@ -11,7 +11,7 @@ from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from penstock.buffer.collector.collector import GarbageCollector
-    from penstock.buffer.collector.report import GcReport
+    from penstock.buffer.collector.cycle import GcReport
     from penstock.buffer.config import (
         DATA_PATH_PREFIX,
         FLUSH_SIZE_BYTES,
@@ -39,7 +39,7 @@ else:
         __name__,
         {
             "collector.collector": "GarbageCollector",
-            "collector.report": "GcReport",
+            "collector.cycle": "GcReport",
             "config": "ConsumerConfig DATA_PATH_PREFIX FLUSH_SIZE_BYTES GC_GRACE_SECONDS ManifestFormat ProducerConfig",
             "consumer.consumer": "Consumer",
             "consumer.fetching": "ConsumedBatch FetchHandle decode_object largest_object read_object",

@@ -19,7 +19,7 @@ FLUSH_SIZE_BYTES = 64 << 20
 GC_GRACE_SECONDS = 600.0
 MANIFEST_FORMAT_VARIABLE = "PENSTOCK_MANIFEST_FORMAT"
 _MAX_SECONDS = 1e9  # thirty years: no thread can wait longer, and no date go back further
-_LONGEST_NAME = 128
+_MAX_NAME_CHARACTERS = 128
 _ENCODED_BY_OPENDATA = frozenset('~%#*?[]{}\\^`"<>|')  # as the object_store crate does in every path
 _MAX_BATCH_BYTES = (1 << 31) - 1  # of one Arrow column of payloads
 
@@ -70,13 +70,10 @@ class ProducerConfig:
     enqueue_deadline: float = 300.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
+        _check_places(self)
         object.__setattr__(self, "compression", as_word("compression", Compression, self.compression))
         if self.format is not None:
             object.__setattr__(self, "format", as_word("format", BatchFormat, self.format))
-        object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
-        if self.manifest_format == ManifestFormat.OPENDATA:
-            check_opendata_places(self.data_path_prefix, self.manifest_path)
         check_seconds("flush_interval", self.flush_interval, zero=True)
         check_seconds("enqueue_deadline", self.enqueue_deadline)
         check_whole("flush_size_bytes", self.flush_size_bytes)
@@ -116,10 +113,7 @@ class ConsumerConfig:
     gc_at_close: float = 5.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data_path_prefix", _check_places(self.data_path_prefix, self.manifest_path))
-        object.__setattr__(self, "manifest_format", as_word("manifest_format", ManifestFormat, self.manifest_format))
-        if self.manifest_format == ManifestFormat.OPENDATA:
-            check_opendata_places(self.data_path_prefix, self.manifest_path)
+        _check_places(self)
         check_seconds("gc_interval", self.gc_interval, most=_MAX_SECONDS)
         check_seconds("gc_at_close", self.gc_at_close, zero=True)
         check_seconds("gc_grace_period", self.gc_grace_period, most=_MAX_SECONDS)
@@ -143,8 +137,10 @@ def check_group(name: object) -> str:
 
 def check_name(field: str, name: object) -> str:
     """Raises `InvalidInput` for what cannot be a name in a manifest."""
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-        raise InvalidInput(f"{field} must be a name of 1 to {_LONGEST_NAME} printable characters, not {name!r:.200}")
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_CHARACTERS or not name.isprintable():
+        raise InvalidInput(
+            f"{field} must be a name of 1 to {_MAX_NAME_CHARACTERS} printable characters, not {name!r:.200}"
+        )
     return name
 
 
@@ -177,14 +173,20 @@ and Penstock would each see an empty queue. Use another path, or a manifest of v
                 )
 
 
-def _check_places(prefix: object, manifest: object) -> str:
+def _check_places(config: ProducerConfig | ConsumerConfig) -> None:
+    prefix: object = config.data_path_prefix
+    manifest: object = config.manifest_path
     if not isinstance(prefix, str) or not prefix:
         raise InvalidInput(f"data_path_prefix must be a path such as 'ingest', not {prefix!r}")
     prefix = _named("data_path_prefix", check_prefix, prefix)
     if not isinstance(manifest, str):
         raise InvalidInput(f"manifest_path must be a path such as 'ingest/manifest', not {manifest!r}")
     check_apart(prefix, _named("manifest_path", check_path, manifest))
-    return prefix
+    object.__setattr__(config, "data_path_prefix", prefix)
+    manifest_format = as_word("manifest_format", ManifestFormat, config.manifest_format)
+    object.__setattr__(config, "manifest_format", manifest_format)
+    if manifest_format is ManifestFormat.OPENDATA:
+        check_opendata_places(prefix, manifest)
 
 
 def _named(field: str, check: Callable[[str], str], value: str) -> str:

@@ -1,4 +1,4 @@
-"""`Groups` and `Writers`: who reads and who writes a buffer, for whoever looks after it."""
+"""`Groups` and `Writers`: the readers and writers of a buffer, for its operator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from penstock.buffer.config import check_group, check_start
 from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
-from penstock.buffer.manifest.state import Start, Writer
-from penstock.core import current
+from penstock.buffer.manifest.start import Start
+from penstock.buffer.manifest.state import Writer
 from penstock.storage import ObjectStore, open_store
 
 
@@ -27,7 +27,7 @@ class GroupStatus:
 
 
 class Groups:
-    """The readers of one buffer. Looking disturbs nobody; `drop` and `reset` fence the group's consumer.
+    """The readers of one buffer. Reading them disturbs no consumer; `drop` and `reset` fence the group's consumer.
 
     >>> groups = Groups("memory://doctest-groups")
     >>> groups.create("audit", start="latest")
@@ -36,30 +36,30 @@ class Groups:
     """
 
     def __init__(self, where: str | os.PathLike[str] | ObjectStore, manifest_path: str = MANIFEST_PATH) -> None:
-        self._place = _Place(open_store(where), manifest_path)
+        self._store, self._path = open_store(where), manifest_path
 
     def list(self) -> list[GroupStatus]:
         """Every group, in the order they came. A manifest of version 1 has one, which it does not name."""
-        return groups_in(self._place.queue.look())
+        return groups_in(_queue(self).look())
 
     def create(self, name: str, start: Start = "earliest") -> None:
-        """Make a group. Raises `InvalidInput` if it is there, if the place is not, or on a manifest of version 1."""
-        self._place.queue.create_group(check_group(name), check_start(start))
+        """Create a group. Raises `InvalidInput` if it is there, if the place is not, or on a manifest of version 1."""
+        _queue(self).create_group(check_group(name), check_start(start))
 
     def drop(self, name: str, *, force: bool = False) -> None:
-        """Take a group away, and with it what only it held back.
+        """Remove a group, and with it what only it held back.
 
         Raises `NotFound` if the buffer is not there; `InvalidInput` if the group is not, and for the last one unless it
         is forced; and `OutcomeUnknown` where a reply was lost, and the group is there under another epoch.
         """
-        self._place.queue.drop_group(check_group(name), force=force)
+        _queue(self).drop_group(check_group(name), force=force)
 
     def reset(self, name: str, to: Start) -> None:
         """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there.
 
         Raises `NotFound` and `OutcomeUnknown` as `drop` does.
         """
-        self._place.queue.reset_group(check_group(name), check_start(to))
+        _queue(self).reset_group(check_group(name), check_start(to))
 
 
 class Writers:
@@ -70,31 +70,20 @@ class Writers:
     """
 
     def __init__(self, where: str | os.PathLike[str] | ObjectStore, manifest_path: str = MANIFEST_PATH) -> None:
-        self._place = _Place(open_store(where), manifest_path)
+        self._store, self._path = open_store(where), manifest_path
 
     def list(self) -> Mapping[str, Writer]:
         """Every writer, the one that has not written for longest first. Raises `InvalidInput` on version 1."""
-        return self._place.queue.look().writers
+        return _queue(self).look().writers
 
     def drop(self, name: str) -> None:
         """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
-        self._place.queue.drop_writer(name)
+        _queue(self).drop_writer(name)
 
 
-class _Place:
-    def __init__(self, store: ObjectStore, path: str) -> None:
-        self._store = store
-        self._path = path
-        self._home = current.number
-        self._queue = BufferQueue(store, path, "consumer")
-
-    @property
-    def queue(self) -> BufferQueue:
-        """The queue. A forked child has its own: a thread of the parent may have held a lock of the one before."""
-        if self._home != current.number:
-            self._queue = BufferQueue(self._store, self._path, "consumer")
-            self._home = current.number
-        return self._queue
+def _queue(of: Groups | Writers) -> BufferQueue:
+    """A new queue for each call: it has no locks that a thread of a parent process could hold in a forked child."""
+    return BufferQueue(of._store, of._path, "consumer")
 
 
 def groups_in(view: QueueView) -> list[GroupStatus]:

@@ -47,28 +47,3 @@ class Measures:
         """Remove the lag of a group that was dropped."""
         with contextlib.suppress(KeyError):
             metrics.buffer_group_lag.remove(self._label, group)
-
-
-class WriteCounts:
-    """How often one role tried to write the manifest, and how often it lost."""
-
-    def __init__(self, label: str, role: str) -> None:
-        self._writes = metrics.buffer_manifest_writes.labels(label, role)
-        self._conflicts = metrics.buffer_manifest_conflicts.labels(label, role)
-        self._tried = 0
-        self._lost = 0
-
-    def tried(self) -> None:
-        """Count a try."""
-        self._tried += 1
-        self._writes.inc()
-
-    def lost(self) -> None:
-        """Count a try that lost its compare-and-set."""
-        self._lost += 1
-        self._conflicts.inc()
-
-    @property
-    def conflict_rate(self) -> float:
-        """Percent of the tries that lost."""
-        return 100.0 * self._lost / self._tried if self._tried else 0.0

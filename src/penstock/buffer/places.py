@@ -5,6 +5,8 @@ A manifest gets its first segment only after hundreds of batches: a path that ca
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from penstock.buffer.collector.turns import MARK
 from penstock.buffer.locations import folder_of, is_data_name, segment_time
 from penstock.buffer.manifest.ownership import OWNER
@@ -48,29 +50,18 @@ def check_apart(prefix: str, manifest: str) -> None:
             )
 
 
-def check_places(store: ObjectStore, prefix: str, manifest: str) -> None:
+def check_places(store: ObjectStore, prefix: str | None, manifest: str) -> None:
     """Raise `InvalidInput`, naming the field, where a store cannot keep an object of this buffer at its path."""
     for field, value, path in _paths(prefix, manifest):
-        _check(store, field, value, path)
+        try:
+            check_path_in(store, path)
+        except InvalidInput as error:
+            raise InvalidInput(f"{field} {value!r} cannot be used in {url_of(store)}: {error}") from error
 
 
-def check_manifest_place(store: ObjectStore, manifest: str) -> None:
-    """The same for a manifest and its segments only."""
+def _paths(prefix: str | None, manifest: str) -> Iterator[tuple[str, str, str]]:
     for path in (manifest, f"{folder_of(manifest)}/{_SEGMENT}"):
-        _check(store, "manifest_path", manifest, path)
-
-
-def _paths(prefix: str, manifest: str) -> list[tuple[str, str, str]]:
-    return [
-        ("manifest_path", manifest, manifest),
-        ("manifest_path", manifest, f"{folder_of(manifest)}/{_SEGMENT}"),
-        ("data_path_prefix", prefix, f"{prefix}/{_BATCH}"),
-        ("data_path_prefix", prefix, f"{prefix}/{OWNER}"),
-    ]
-
-
-def _check(store: ObjectStore, field: str, value: str, path: str) -> None:
-    try:
-        check_path_in(store, path)
-    except InvalidInput as error:
-        raise InvalidInput(f"{field} {value!r} cannot be used in {url_of(store)}: {error}") from error
+        yield "manifest_path", manifest, path
+    if prefix is not None:
+        for name in (_BATCH, OWNER):
+            yield "data_path_prefix", prefix, f"{prefix}/{name}"

@@ -10,9 +10,8 @@ import pytest
 from penstock import Record
 from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.format.batch import record_count
-from penstock.buffer.manifest.ownership import Owner
+from penstock.buffer.manifest.ownership import Owner, id_path, read_id, write_id
 from penstock.buffer.manifest.state import Group, Writer
-from penstock.buffer.manifest.v1.buffer_id import id_path, read_id, write_id
 from penstock.buffer.manifest.v2.head import (
     Entry,
     Item,

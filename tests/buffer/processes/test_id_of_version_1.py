@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.buffer import Manifest
-from penstock.buffer.manifest.v1.buffer_id import read_id
+from penstock.buffer.manifest.ownership import read_id
 from penstock.storage import LocalStore
 from tests.buffer.processes.stop_points import ID_WRITTEN, drain, kill_at, produce_one
 from tests.support.processes import Start

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias
 import pytest
 
 from penstock import ObjectStore, Producer, ProducerConfig, WriteHandle
+from penstock.buffer.producer.capacity import Capacity
 from penstock.buffer.producer.producer import seconds_since_boot
-from penstock.buffer.producer.space import Room
 from penstock.core.at_exit import forget
 from tests.support.call_hooks import hooks_at
 from tests.support.hooked_store import HookedStore
@@ -108,5 +108,5 @@ def hanging(memory: ObjectStore, gate: Gate) -> HookedStore:
 def in_line() -> Iterator[Bell]:
     """Rings when a call in another thread begins to wait, with the producer's lock held: later calls wait behind it."""
     bell = Bell()
-    with hooks_at(Room.wait, before=bell):
+    with hooks_at(Capacity.wait, before=bell):
         yield bell

@@ -8,39 +8,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from datetime import datetime
 
-from penstock.buffer.collector.report import GcDetails, GcReport
-from penstock.buffer.collector.sweep import Sweep
-from penstock.buffer.collector.turns import CollectorTurns, Turn
+from penstock.buffer.collector.cycle import Cycle, GcReport, data_objects
+from penstock.buffer.collector.turns import CollectorTurns
 from penstock.buffer.config import ConsumerConfig
-from penstock.buffer.locations import LAST_ULID_MS, folder_of, is_data_path, segment_time, ulid_prefix
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
-from penstock.buffer.manifest.state import Collecting, Fate
 from penstock.buffer.measures import Measures, label_of
-from penstock.core import check_config, check_seconds, current, get_logger, refuse_in_child
-from penstock.errors import StorageError
-from penstock.storage import DeleteResult, ListsRanges, ObjectMeta, ObjectStore, open_store, url_of
-
-_log = get_logger(__name__)
+from penstock.core import check_config, check_seconds, current, refuse_in_child
+from penstock.storage import ObjectStore, open_store, url_of
 
 
 def never() -> bool:
     """Say no: for cycles that nothing stops."""
     return False
-
-
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """How one cycle is run: for how long, over everything there is or what may have to go, and on whose turn."""
-
-    is_stopped: Callable[[], bool] = never
-    is_over: Callable[[], bool] = never
-    lists_everything: bool = True
-    dry_run: bool = False
-    turn: Turn | None = None
 
 
 class GarbageCollector:
@@ -85,9 +67,9 @@ class GarbageCollector:
         Raises `InvalidInput` if the prefix belongs to another manifest, `StorageError` or `CorruptData` if the objects
         cannot be listed or the manifest not be read; what was listed last is not deleted then.
         """
-        refuse_in_child(self._home, self, "make a GarbageCollector here")
-        self._queue.own_prefix(self._prefix, claim=False)
-        return self._run(Cycle(is_over=self._until(budget, never), dry_run=dry_run))
+        self._check_owner()
+        is_over = self._until(budget, never)
+        return self._run(self._queue.look(), never, is_over, lists_everything=True, dry_run=dry_run)
 
     def collect_if_due(self, *, budget: float | None = None, is_stopped: Callable[[], bool] = never) -> GcReport | None:
         """Run one cycle, if none was run for `gc_interval` seconds by any collector of the buffer; else return None.
@@ -95,13 +77,17 @@ class GarbageCollector:
         It lists no more than what may have to go, where the store can: `kept` counts what it has seen. Raises what
         `collect_once` raises.
         """
-        refuse_in_child(self._home, self, "make a GarbageCollector here")
-        self._queue.own_prefix(self._prefix, claim=False)  # before the mark: it would be another's
+        self._check_owner()  # before the mark: it would be another's
         view = self._queue.look()
         turn = None if view.version is None else self._turns.take(view.last_modified)
         if turn is None:
             return None
-        return self._run(Cycle(is_stopped, self._until(budget, is_stopped), lists_everything=False, turn=turn))
+        is_over = self._until(budget, is_stopped)
+        return self._run(self._queue.look(), is_stopped, is_over, marked=turn.taken_at)
+
+    def _check_owner(self) -> None:
+        refuse_in_child(self._home, self, "make a GarbageCollector here")
+        self._queue.own_prefix(self._prefix, claim=False)
 
     def _until(self, budget: float | None, is_stopped: Callable[[], bool]) -> Callable[[], bool]:
         if budget is None:
@@ -110,93 +96,33 @@ class GarbageCollector:
         until = self._uptime() + budget
         return lambda: is_stopped() or self._uptime() >= until
 
-    def _run(self, cycle: Cycle) -> GcReport:
+    def _run(
+        self,
+        view: QueueView,
+        is_stopped: Callable[[], bool],
+        is_over: Callable[[], bool],
+        *,
+        marked: datetime | None = None,
+        lists_everything: bool = False,
+        dry_run: bool = False,
+    ) -> GcReport:
         started = time.perf_counter()
-        view = self._queue.look()
         if view.version is None:
-            # No manifest: whatever is there may be about to be enqueued.
-            report = GcReport(0, 0, sum(1 for _ in self._data_objects(self._store.list_objects(self._prefix))))
+            # Without a manifest every object may be about to be enqueued.
+            report = GcReport(0, 0, sum(1 for _ in data_objects(self._store.list_objects(self._prefix), self._prefix)))
         else:
-            report = self._collect(view, cycle)
+            rules = view.collecting(self._clock, self._config.gc_grace_period, marked)
+            cycle = Cycle(
+                self._store,
+                self._queue,
+                self._config,
+                rules,
+                self._measures,
+                is_stopped,
+                is_over,
+                lists_everything,
+                dry_run,
+            )
+            report = cycle.run()
         self._measures.gc_duration.observe(time.perf_counter() - started)
         return report
-
-    def _collect(self, view: QueueView, cycle: Cycle) -> GcReport:
-        marked = None if cycle.turn is None else cycle.turn.taken_at
-        rules = view.collecting(self._clock, self._config.gc_grace_period, marked)
-        sweep = self._sweep(lambda listed: self._queue.kept(rules, listed, cycle.is_over), cycle)
-        fates: Counter[Fate] = Counter()
-        for meta in self._listed(rules, cycle):
-            if cycle.is_over():
-                sweep.is_complete = False
-                break
-            fate = rules.fate(meta)
-            fates[fate] += 1
-            if fate is Fate.DELETE:
-                sweep.offer(meta)
-        sweep.flush()
-        if rules.warning is not None:
-            _log.warning("%s", rules.warning)
-        # Only now, when what was closed before is carried out.
-        if rules.can_close and sweep.is_complete and not cycle.is_over() and not cycle.dry_run:
-            self._queue.close_times(rules, cycle.is_over)
-        details = GcDetails(
-            deleted_bytes=sweep.deleted_bytes,
-            named=rules.named,
-            waiting=fates[Fate.WAITS],
-            waits_until=rules.waits_until,
-            later=fates[Fate.LATER],
-            ahead=fates[Fate.AHEAD],
-            floor=rules.floor,
-            is_complete=sweep.is_complete,
-        )
-        return GcReport(sweep.deleted, sweep.failed, fates.total() - sweep.deleted - sweep.failed, details)
-
-    def _listed(self, rules: Collecting, cycle: Cycle) -> Iterator[ObjectMeta]:
-        """Data objects, and segments where there are some: all of them, or those that may have to go."""
-        store, ranges = self._store, rules.ranges
-        if isinstance(store, ListsRanges) and ranges is not None and not cycle.lists_everything:
-            listed = store.list_ranges(
-                self._prefix, [_paths_of(self._prefix, *one) for one in ranges if one[0] <= one[1]]
-            )
-        else:
-            listed = store.list_objects(self._prefix)
-        yield from self._data_objects(listed)
-        if rules.has_segments:
-            folder = folder_of(self._config.manifest_path)
-            for meta in store.list_objects(folder):
-                name = meta.path.rpartition("/")[2]
-                if meta.path == f"{folder}/{name}" and segment_time(name) is not None:
-                    yield meta
-
-    def _data_objects(self, listed: Iterable[ObjectMeta]) -> Iterator[ObjectMeta]:
-        return (meta for meta in listed if is_data_path(meta.path, self._prefix))
-
-    def _sweep(self, named: Callable[[dict[str, ObjectMeta]], set[str]], cycle: Cycle) -> Sweep:
-        return Sweep(named, self._delete, cycle.is_over, cycle.is_stopped, self._claim, dry_run=cycle.dry_run)
-
-    def _claim(self) -> None:
-        """Claim the prefix, so that from here on nobody else's data can be in it."""
-        self._queue.own_prefix(self._prefix, claim=True)
-
-    def _delete(self, paths: list[str]) -> list[str]:
-        """Delete objects, and return those that could not be deleted."""
-        try:
-            results = self._store.delete(paths)
-        except StorageError as error:
-            results = [DeleteResult(path, error) for path in paths]
-        for result in results:
-            if result.error is not None:
-                _log.warning(
-                    "collecting %s from %s: %s; trying again later", result.path, url_of(self._store), result.error
-                )
-        failed = [result.path for result in results if result.error is not None]
-        self._measures.gc_files_deleted.inc(len(paths) - len(failed))
-        self._measures.gc_files_failed.inc(len(failed))
-        return failed
-
-
-def _paths_of(prefix: str, first: int, last: int) -> tuple[str, str]:
-    """Between which paths the data objects of a range of times are."""
-    end = ulid_prefix(last + 1) if last < LAST_ULID_MS else "8"
-    return f"{prefix}/{ulid_prefix(first)}", f"{prefix}/{end}"

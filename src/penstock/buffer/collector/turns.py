@@ -34,23 +34,18 @@ class Turn:
     taken_at: datetime | None
 
 
+@dataclass(eq=False)
 class CollectorTurns:
     """Takes turns for one collector. `interval` is in seconds; `uptime` is a monotonic clock."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        prefix: str,
-        interval: float,
-        *,
-        clock: Callable[[], float] = time.time,
-        uptime: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._store = store
-        self._path = f"{prefix}/{MARK}"
-        self._interval = interval
-        self._clock = clock
-        self._uptime = uptime
+    store: ObjectStore
+    prefix: str
+    interval: float
+    clock: Callable[[], float] = time.time
+    uptime: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._path = f"{self.prefix}/{MARK}"
         self._lock = threading.Lock()
         self._seen: tuple[str, float] | None = None
 
@@ -66,13 +61,13 @@ class CollectorTurns:
         """
         with self._lock:
             try:
-                mark = get_at_most(self._store, self._path, _MAX_MARK_BYTES)
+                mark = get_at_most(self.store, self._path, _MAX_MARK_BYTES)
             except NotFound:
                 mark = None
             if mark is not None and not self._is_due(mark, manifest_written):
                 return None
             try:
-                self._seen = self._write(mark), self._uptime()
+                self._seen = self._write(mark), self.uptime()
             except (Conflict, AlreadyExists):
                 return None
             except StorageError as error:
@@ -82,34 +77,34 @@ class CollectorTurns:
 
     @property
     def _where(self) -> str:
-        return f"{url_of(self._store)}/{self._path}"
+        return f"{url_of(self.store)}/{self._path}"
 
     def _is_due(self, mark: Object, manifest_written: datetime | None) -> bool:
-        if manifest_written is not None and manifest_written - mark.last_modified >= timedelta(seconds=self._interval):
+        if manifest_written is not None and manifest_written - mark.last_modified >= timedelta(seconds=self.interval):
             return True
         if self._is_far_ahead(mark, manifest_written):
             return True
-        now = self._uptime()
+        now = self.uptime()
         if self._seen is None or self._seen[0] != mark.version:
             self._seen = mark.version, now
-        return now - self._seen[1] >= self._interval
+        return now - self._seen[1] >= self.interval
 
     def _is_far_ahead(self, mark: Object, manifest_written: datetime | None) -> bool:
-        latest = self._clock()
+        latest = self.clock()
         if manifest_written is not None:
             latest = max(latest, manifest_written.timestamp())
-        return mark.last_modified.timestamp() - latest > max(_DAY, self._interval)
+        return mark.last_modified.timestamp() - latest > max(_DAY, self.interval)
 
     def _write(self, mark: Object | None) -> str:
         # With a random part: some stores derive the version from the content, and a version must not repeat.
         content = f"{socket.gethostname()}:{os.getpid()} {secrets.token_urlsafe(12)}\n".encode()
         if mark is None:
-            return self._store.put_if_absent(self._path, content)
-        return self._store.put_if_match(self._path, content, mark.version)
+            return self.store.put_if_absent(self._path, content)
+        return self.store.put_if_match(self._path, content, mark.version)
 
     def _written_at(self) -> datetime | None:
         try:
-            return self._store.head(self._path).last_modified
+            return self.store.head(self._path).last_modified
         except StorageError as error:
             _log.info("reading the date of %s: %s", self._where, error)
             return None

@@ -36,7 +36,7 @@ class Consumer(Closing):
     `fetch_handle()`.
 
     With `last_acked_sequence=n` everything through n is dequeued, and reading starts at n+1. An n that was never
-    enqueued, or a first kept entry beyond n+1, raises `InvalidInput`, and fences nobody; `allow_gap=True` goes on.
+    enqueued, or a first kept entry beyond n+1, raises `InvalidInput`, and fences no consumer; `allow_gap=True` goes on.
 
     >>> from penstock.buffer import Producer
     >>> with Producer("memory://doctest-consumer") as producer:

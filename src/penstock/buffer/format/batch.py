@@ -145,39 +145,36 @@ def encode(
     """Write a record batch as a data batch. A block above `most` bytes is not compressed: readers would refuse it."""
     if batch.num_rows > _MAX_RECORDS:
         raise InvalidInput(f"a batch of {batch.num_rows} records is too large; the most is {_MAX_RECORDS}")
-    if shape is BatchFormat.OPENDATA:
-        return _encode_opendata(batch, compression, most)
-    info = _INFO.pack(0, batch.num_rows)
+    is_opendata = shape is BatchFormat.OPENDATA
+    if is_opendata:
+        check_values_only(batch.schema)
+
+    def footer(compression: Compression) -> bytes:
+        if is_opendata:
+            return _FOOTER.pack(_CODES[compression], batch.num_rows, _OPENDATA)
+        return _INFO.pack(_CODES[compression], batch.num_rows) + _NO_TRAILER
+
+    def block(after: bytes = b"") -> pa.Buffer:
+        return framing.frame(batch.column("value"), after) if is_opendata else arrow_stream.write_stream(batch, after)
+
     if compression is Compression.NONE:
-        small = arrow_stream.small_stream(batch)
+        small = None if is_opendata else arrow_stream.small_stream(batch)
         if small is not None:
-            data = with_trailer((*small, info), _ARROW, BATCH_MAGIC)
+            data = with_trailer((*small, _INFO.pack(0, batch.num_rows)), _ARROW, BATCH_MAGIC)
             return EncodedBatch(data, len(data))
-        whole = arrow_stream.write_stream(batch, info + _NO_TRAILER)
-        return EncodedBatch(_with_trailer(whole), whole.size)
-    block = arrow_stream.write_stream(batch)
-    plain_size = block.size + _INFO.size + TRAILER_BYTES
-    if _may_compress(block, most):
-        block, info = zstd.compress(block), _INFO.pack(_CODES[compression], batch.num_rows)
-    return EncodedBatch(_with_trailer(_joined(block, info + _NO_TRAILER)), plain_size)
-
-
-def _encode_opendata(batch: pa.RecordBatch, compression: Compression, most: int | None) -> EncodedBatch:
-    check_values_only(batch.schema)
-    values = batch.column("value")
-    footer = _FOOTER.pack(0, batch.num_rows, _OPENDATA)
-    if compression is Compression.NONE:
-        whole = framing.frame(values, footer)
-        return EncodedBatch(memoryview(whole).cast("B"), whole.size)
-    block = framing.frame(values)
-    plain_size = block.size + _FOOTER.size
-    if _may_compress(block, most):
-        block, footer = zstd.compress(block), _FOOTER.pack(_CODES[compression], batch.num_rows, _OPENDATA)
-    return EncodedBatch(memoryview(_joined(block, footer)).cast("B"), plain_size)
-
-
-def _may_compress(block: pa.Buffer, most: int | None) -> bool:
-    return most is None or block.size <= most
+        written = block(footer(compression))
+        plain_size = written.size
+    else:
+        plain = block()
+        plain_size = plain.size + len(footer(compression))
+        if most is None or plain.size <= most:
+            written = _joined(zstd.compress(plain), footer(compression))
+        else:
+            written = _joined(plain, footer(Compression.NONE))
+    whole = memoryview(written).cast("B")
+    if not is_opendata:
+        whole[-TRAILER_BYTES:] = trailer(whole[:-TRAILER_BYTES], _ARROW, BATCH_MAGIC)
+    return EncodedBatch(whole, plain_size)
 
 
 def _joined(block: pa.Buffer, after: bytes) -> pa.Buffer:
@@ -186,13 +183,6 @@ def _joined(block: pa.Buffer, after: bytes) -> pa.Buffer:
         sink.write(block)
         sink.write(after)
     return written
-
-
-def _with_trailer(written: pa.Buffer) -> memoryview:
-    """The bytes of a batch, with its trailer written into the reserved bytes."""
-    whole = memoryview(written).cast("B")
-    whole[-TRAILER_BYTES:] = trailer(whole[:-TRAILER_BYTES], _ARROW, BATCH_MAGIC)
-    return whole
 
 
 def check_values_only(schema: pa.Schema) -> None:

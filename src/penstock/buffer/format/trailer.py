@@ -63,12 +63,14 @@ def with_trailer(parts: Sequence[Bytes], version: int, magic: bytes) -> bytes:
 
 
 def verified_body(data: Bytes, version: int, magic: bytes, name: str = "") -> memoryview:
-    """The body of an object that ends in this magic. Raises `CorruptData` unless version and checksum are right."""
+    """The body of an object that ends in this magic. Raises `CorruptData` unless magic, version and checksum are."""
     content = memoryview(data)
     kind = _KINDS[magic]
     found = magic_of(content)
-    if found != magic:
-        raise CorruptData(f"it is not {kind}: it ends in {'no magic' if found is None else _KINDS[found]}")
+    if found is None and len(content) >= _U16.size:
+        raise unsupported(_U16.unpack_from(content, len(content) - _U16.size)[0], kind)
+    if found is not None and found != magic:
+        raise CorruptData(f"it is not {kind}: it ends in {_KINDS[found]}")
     if len(content) < TRAILER_BYTES:
         raise CorruptData(f"{kind} of {len(content)} bytes is too small for its last {TRAILER_BYTES}")
     expected, found_version, _ = _TRAILER.unpack_from(content, len(content) - TRAILER_BYTES)

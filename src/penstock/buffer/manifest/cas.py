@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from penstock.buffer.measures import WriteCounts
+from penstock import metrics
 from penstock.core import Backoff, call_with_retries, get_logger
 from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, OutcomeUnknown
 from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
@@ -102,7 +102,9 @@ class VersionedObject(Generic[S]):
         self.absent = absent
         self._write_before = write_before
         self._seen = seen
-        self._counts = WriteCounts(label, role)
+        self._writes = metrics.buffer_manifest_writes.labels(label, role)
+        self._conflicts = metrics.buffer_manifest_conflicts.labels(label, role)
+        self._tried = self._lost = 0
         self._backoff = partial(Backoff, _FIRST_WAIT, _LONGEST_WAIT, sleep=sleep, jitter=jitter)
         self._uptime = uptime
         self._latest: Versioned[S] | None = None
@@ -111,12 +113,7 @@ class VersionedObject(Generic[S]):
     @property
     def conflict_rate(self) -> float:
         """Percent of the writes that lost a compare-and-set."""
-        return self._counts.conflict_rate
-
-    @property
-    def latest(self) -> Versioned[S] | None:
-        """As of the last read or write; None where there was no object."""
-        return self._latest
+        return 100.0 * self._lost / self._tried if self._tried else 0.0
 
     def kept(self, seconds: float) -> Versioned[S] | None:
         """The state of the last read or write, if that was no more than so many seconds ago."""
@@ -207,11 +204,13 @@ class VersionedObject(Generic[S]):
 
     def _write(self, found: Versioned[S], state: S, reserve: Reserve) -> Versioned[S]:
         data = state.encode()
-        self._counts.tried()
+        self._tried += 1
+        self._writes.inc()
         try:
             version = replace_with_reserve(self.store, self.path, data, found.version, reserve)
         except (Conflict, AlreadyExists):
-            self._counts.lost()
+            self._lost += 1
+            self._conflicts.inc()
             raise
         written = Versioned(state, version)
         self._remember(written)

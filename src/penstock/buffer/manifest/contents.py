@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 from uuid import UUID
 
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.locations import MANIFEST_PATH as MANIFEST_PATH
 from penstock.buffer.manifest.cas import MAX_MANIFEST_BYTES, decoded
-from penstock.buffer.manifest.state import Group
-from penstock.buffer.manifest.v1.buffer_id import read_id
-from penstock.buffer.manifest.v1.codec import VERSION as OPENDATA
-from penstock.buffer.manifest.v1.codec import OpenDataManifest
+from penstock.buffer.manifest.formats import Formats
+from penstock.buffer.manifest.ownership import read_id
+from penstock.buffer.manifest.state import Group, QueueState
 from penstock.buffer.manifest.v1.state import OpenDataState
-from penstock.buffer.manifest.v2.head import NEW, VERSION, Head, decode_head, version_of
+from penstock.buffer.manifest.v2.head import NEW, Head
 from penstock.buffer.manifest.v2.segments import Segments
+from penstock.buffer.manifest.v2.state import NativeState
 from penstock.core import Backoff, call_with_retries
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, get_at_most, open_store, url_of
 
+_FORMATS = Formats()
 _TRIES = 5
 
 
@@ -49,7 +51,7 @@ class Manifest:
     @classmethod
     def empty(cls) -> Manifest:
         """What a buffer has that is not there yet: an empty queue at epoch 0, without an id."""
-        return replace(cls._of_head(NEW), id=None)
+        return replace(cls._of(NativeState(NEW), ()), id=None)
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -57,13 +59,10 @@ class Manifest:
 
         Of version 2 these are the bytes of its head: the entries in its segments are not among them. `read` has those.
         """
-        data = bytes(data)
-        if version_of(data) == VERSION:
-            return cls._of_head(decode_head(data))
-        found = OpenDataManifest(data)
-        entries = found.entries(found.first_sequence, found.next_sequence)
-        groups = OpenDataState(found).groups
-        return cls(OPENDATA, found.epoch, found.next_sequence, tuple(entries), groups)
+        state = _FORMATS.decode(bytes(data), "a manifest")
+        if isinstance(state, NativeState):
+            return cls._of(state, [entry.descriptor() for entry in state.head.tail])
+        return cls._of(state, cast("OpenDataState", state).manifest.entries(0, state.next_sequence))
 
     @classmethod
     def read(cls, where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PATH) -> Manifest:
@@ -72,24 +71,23 @@ class Manifest:
         Raises `StorageError` where the store fails, and `CorruptData` where an object is no manifest, or no segment.
         """
         store = open_store(where)
+
+        def read() -> Manifest:
+            try:
+                data = get_at_most(store, path, MAX_MANIFEST_BYTES).data
+            except NotFound:
+                return cls.empty()
+            found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
+            if found.head is None:
+                return replace(found, id=read_id(store, path))
+            sealed = Segments(store, path).entries(found.head.segments, 0, found.next_sequence)
+            return replace(found, entries=(*(entry.descriptor() for entry in sealed), *found.entries))
+
         # What was acked since the head was read may be collected: then the head that is there now names less.
-        backoff = Backoff(0.0, 0.0)
-        found = call_with_retries(lambda: cls._read(store, path), backoff, tries=_TRIES, on=NotFound)
-        return replace(found, id=read_id(store, path)) if found.version == OPENDATA else found
+        return call_with_retries(read, Backoff(0.0, 0.0), tries=_TRIES, on=NotFound)
 
     @classmethod
-    def _read(cls, store: ObjectStore, path: str) -> Manifest:
-        try:
-            data = get_at_most(store, path, MAX_MANIFEST_BYTES).data
-        except NotFound:
-            return cls.empty()
-        found = decoded(cls.decode, data, f"{url_of(store)}/{path}")
-        if found.head is None or not found.head.segments:
-            return found
-        sealed = Segments(store, path).entries(found.head.segments, 0, found.next_sequence)
-        return replace(found, entries=(*(entry.descriptor() for entry in sealed), *found.entries))
-
-    @classmethod
-    def _of_head(cls, head: Head) -> Manifest:
-        entries = tuple(entry.descriptor() for entry in head.tail)
-        return cls(VERSION, head.epoch, head.next_sequence, entries, head.groups, head, head.buffer_id)
+    def _of(cls, state: QueueState, entries: Iterable[BatchDescriptor]) -> Manifest:
+        head = state.head if isinstance(state, NativeState) else None
+        facts = state.format_version, state.epoch, state.next_sequence
+        return cls(*facts, tuple(entries), state.groups, head, state.buffer_id)

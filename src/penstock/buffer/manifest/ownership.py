@@ -1,7 +1,7 @@
-"""`<prefix>/.owner`: which buffer the data objects of a prefix belong to.
+"""Which buffer it is: `<manifest path>.id` beside a manifest of version 1, and `<prefix>/.owner` beside data objects.
 
-It holds the buffer's id, and where manifest and prefix are as seen from the root of its store. So a buffer that is
-opened from another root, and finds its data under other paths, is refused as well. The order of writes is in
+The owner holds the buffer's id, and where manifest and prefix are as seen from the root of its store. So a buffer
+that is opened from another root, and finds its data under other paths, is refused as well. The order of writes is in
 `docs/design/buffer-id.md`.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from penstock.buffer.manifest.cas import decoded
 from penstock.core import Backoff, call_with_retries, decode_fields, encode_fields, get_logger
 from penstock.errors import AlreadyExists, CorruptData, InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import ObjectStore, Reserve, get_at_most, replace_with_reserve, url_of
@@ -58,6 +60,44 @@ def as_id(text: str) -> UUID:
         return UUID(text)
     except ValueError as error:
         raise CorruptData(f"{text!r:.100} is no id of a buffer, which is a UUID") from error
+
+
+def id_path(manifest_path: str) -> str:
+    """Where the id of a buffer is whose manifest is version 1, which cannot hold one.
+
+    OpenData's crate never reads it: its collector ignores everything that is not named `<ULID>.batch`.
+    """
+    return f"{manifest_path}.id"
+
+
+def read_id(store: ObjectStore, manifest_path: str) -> UUID | None:
+    """The id that lies beside a manifest; None where there is none. Raises `CorruptData` and `StorageError`."""
+    path = id_path(manifest_path)
+    data = _get(store, path)
+    return None if data is None else decoded(_decode_id, data, f"{url_of(store)}/{path}")
+
+
+def write_id(store: ObjectStore, manifest_path: str, lost: UUID | None = None, reserve: Reserve | None = None) -> UUID:
+    """The id that lies beside a manifest. Where there is none it is written: the one that was lost, or a new one.
+
+    `reserve` says whether that may use the reserve of a full disk. Raises as `read_id` does.
+    """
+    path, new = id_path(manifest_path), lost or uuid4()
+    read = partial(read_id, store, manifest_path)
+    # Another process's id, or this one's own: whichever is there is the buffer's.
+    data = encode_fields({"version": _VERSION, "id": str(new)})
+    return read() or create_once(store, path, data, read, reserve) or new
+
+
+def _decode_id(data: bytes) -> UUID:
+    return as_id(str(decode_fields(data, {"id": str}, _VERSION)["id"]))
+
+
+def _get(store: ObjectStore, path: str) -> bytes | None:
+    try:
+        return get_at_most(store, path, _MAX_BYTES).data
+    except NotFound:
+        return None
 
 
 def own_prefix(
@@ -149,9 +189,8 @@ def refuse_deleted(store: ObjectStore, prefix: str, manifest: str, is_there: Cal
 
 def _read(store: ObjectStore, prefix: str) -> Owner | None:
     path = f"{prefix}/{OWNER}"
-    try:
-        data = get_at_most(store, path, _MAX_BYTES).data
-    except NotFound:
+    data = _get(store, path)
+    if data is None:
         return None
     try:
         return Owner.decode(data)

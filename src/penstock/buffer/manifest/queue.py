@@ -10,7 +10,6 @@ import random
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
 from uuid import UUID
@@ -19,26 +18,24 @@ from penstock.buffer.config import ConsumerConfig, ProducerConfig, default_manif
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.attempts import Attempts
 from penstock.buffer.manifest.cas import READ_TRIES, Change, Versioned, VersionedObject
 from penstock.buffer.manifest.enqueuing import Enqueuing, OwnWriter
 from penstock.buffer.manifest.formats import Formats
-from penstock.buffer.manifest.ownership import own_prefix, owner_id, refuse_deleted
+from penstock.buffer.manifest.ownership import own_prefix, owner_id, read_id, refuse_deleted, write_id
+from penstock.buffer.manifest.start import Claim, Start
 from penstock.buffer.manifest.state import (
     DEFAULT_GROUP,
-    Attempts,
     Backlog,
-    Claim,
     Collecting,
     CycleClock,
     Enqueued,
     Group,
     QueueState,
-    Start,
     Transaction,
     Unwritten,
     Writer,
 )
-from penstock.buffer.manifest.v1.buffer_id import read_id, write_id
 from penstock.buffer.manifest.v2.segments import SEALING_THREADS, NewSegment, Segments
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.places import check_places
@@ -50,57 +47,33 @@ _MAX_KEPT_SECONDS = 10.0
 _FORMATS = Formats()
 
 
-@dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue as it was at one moment; with a `group`, as that group sees it."""
+    """A queue as it was at one moment; with a `group`, as that group sees it. It never changes."""
 
-    store: ObjectStore
-    path: str
-    found: Versioned[QueueState]
-    segments: Segments
-    group: str | None = None
-
-    @property
-    def version(self) -> str | None:
+    def __init__(
+        self, store: ObjectStore, path: str, found: Versioned[QueueState], segments: Segments, group: str | None = None
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._state = state = found.state
+        self._segments = segments
+        self.version = found.version
         """The version of the manifest's object; None where there is no manifest."""
-        return self.found.version
-
-    @property
-    def last_modified(self) -> datetime | None:
+        self.last_modified = found.last_modified
         """When the manifest was written, in the store's time; None where there is no manifest, or it is not known."""
-        return self.found.last_modified
-
-    @property
-    def format_version(self) -> int:
-        """The version of the manifest's format, for people to read."""
-        return self.found.state.format_version
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the group's consumer; without a group, the last that was given."""
-        state = self.found.state
-        return state.epoch if self.group is None else state.groups[self.group].epoch
-
-    @property
-    def first_sequence(self) -> int:
-        """The first entry that the group has not acked; without a group, the first that is kept."""
-        state = self.found.state
-        return state.first_sequence if self.group is None else state.groups[self.group].acked_through + 1
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence that the next entry will get."""
-        return self.found.state.next_sequence
-
-    @property
-    def groups(self) -> Mapping[str, Group]:
+        self.format_version = state.format_version
+        self.groups = state.groups
         """The readers, in the order they were created. A manifest of version 1 has one."""
-        return self.found.state.groups
+        self.epoch = state.epoch if group is None else state.groups[group].epoch
+        """The epoch of the group's consumer; without a group, the last that was given."""
+        self.first_sequence = state.first_sequence if group is None else state.groups[group].acked_through + 1
+        """The first entry that the group has not acked; without a group, the first that is kept."""
+        self.next_sequence = state.next_sequence
 
     @property
     def writers(self) -> Mapping[str, Writer]:
         """The writers that the manifest remembers. Raises `InvalidInput` on version 1."""
-        return self.found.state.writers()
+        return self._state.writers()
 
     @property
     def buffer_id(self) -> UUID | None:
@@ -108,25 +81,24 @@ class QueueView:
 
         Raises `StorageError`: the id of version 1 is in an object of its own.
         """
-        state = self.found.state
-        if state.buffer_id is None:
-            return read_id(self.store, self.path)
-        return None if self.version is None else state.buffer_id
+        if self._state.buffer_id is None:
+            return read_id(self._store, self._path)
+        return None if self.version is None else self._state.buffer_id
 
     def entries(self, start: int, stop: int) -> list[BatchDescriptor]:
         """The entries with sequences from `start` up to `stop`, as far as they are there.
 
         Raises `NotFound` for a segment that is gone, and `CorruptData`.
         """
-        return self.found.state.entries(start, stop, self.segments)
+        return self._state.entries(start, stop, self._segments)
 
     def backlog(self, most: int) -> Backlog:
         """What waits in the queue, with `most` of its first entries. Raises as `entries` does."""
-        return self.found.state.backlog(most, self.segments)
+        return self._state.backlog(most, self._segments)
 
     def collecting(self, clock: Callable[[], float], grace: float, marked: datetime | None) -> Collecting:
         """The rules of a cycle of the collector that begins with this view."""
-        return self.found.state.collecting(CycleClock(clock, grace, self.last_modified, marked), self.segments)
+        return self._state.collecting(CycleClock(clock, grace, self.last_modified, marked), self._segments)
 
 
 class BufferQueue:
@@ -134,7 +106,7 @@ class BufferQueue:
 
     A manifest keeps the version it has; one that is not there yet gets `manifest_format`, by default that of a
     configuration. `prefix` is where its data objects go. `role` is `producer` or `consumer`, for the metrics; `owner`
-    is who takes epochs here, for people to read. `uptime` is the clock of the entries' deadlines.
+    names this process where it takes an epoch. `uptime` is the clock of the entries' deadlines.
     """
 
     def __init__(
@@ -167,7 +139,7 @@ class BufferQueue:
         self._measures = Measures(label)
         produces = role == "producer"
         self._reserve_to_create = Reserve.KEEP if produces else Reserve.USE  # of the manifest itself
-        self._reserve_for_ids = None if produces else Reserve.USE  # of the small objects that say whose the data is
+        self._reserve_for_ids = None if produces else Reserve.USE  # of the small objects with the buffer's id
         self._writer = OwnWriter(self._names)
         where = f"{url_of(store)}/{path}"
         self._object: VersionedObject[QueueState] = VersionedObject(
@@ -242,7 +214,7 @@ class BufferQueue:
 
         Raises `InvalidInput` if the buffer that this queue has seen was deleted since.
         """
-        found = self._read_with_retries()
+        found = self._object.read(tries=READ_TRIES)
         self._check_same_buffer(found)
         is_there = found.version is not None
         if is_there:
@@ -282,10 +254,17 @@ class BufferQueue:
             "known to be; open the buffer again to go on with what is there"
         )
 
+    def _check_before_enqueuing(self, found: Versioned[QueueState]) -> None:
+        self._check_same_buffer(found)
+        if found.state.buffer_id is None:
+            self._refuse_deleted(found)
+
     def _refuse_deleted(self, found: Versioned[QueueState]) -> None:
         """Raises `InvalidInput` where there is no manifest, and the data says that there was one."""
         if found.version is None and self._prefix is not None:
-            refuse_deleted(self._store, self._prefix, self._path, self._is_there)
+            refuse_deleted(
+                self._store, self._prefix, self._path, lambda: self._object.read(tries=READ_TRIES).version is not None
+            )
 
     # Producers.
 
@@ -314,15 +293,14 @@ class BufferQueue:
             by,
             known_at,
             attempts or Attempts(),
-            writer=self._writer,
-            names=self._names,
-            segments=self._segments,
-            measures=self._measures,
-            now=self._now,
-            uptime=self._uptime,
-            with_retries=self._object.with_retries,
-            check_same_buffer=self._check_same_buffer,
-            refuse_deleted=self._refuse_deleted,
+            self._writer,
+            self._names,
+            self._segments,
+            self._measures,
+            self._now,
+            self._uptime,
+            self._object.with_retries,
+            self._check_before_enqueuing,
         )
         self._object.update(
             work.step,
@@ -332,7 +310,7 @@ class BufferQueue:
             start=self._object.kept(_MAX_KEPT_SECONDS) if self._state.evidence_lasts else None,
             reserve=Reserve.KEEP,  # on a full disk producers wait, and acks, claims and collecting go on
         )
-        return work.result()
+        return work.result
 
     def has(self, by: Transaction | None, known_at: Sequence[str]) -> bool:
         """Whether a transaction is appended already, as far as the manifest shows. Raises as `enqueue` does."""
@@ -390,7 +368,7 @@ class BufferQueue:
         self._consumed = found
         return found
 
-    # Anybody.
+    # Without an epoch.
 
     def look(self) -> QueueView:
         """Read the queue without an epoch. What has not changed since the last time is not parsed again."""
@@ -439,19 +417,19 @@ class BufferQueue:
 
     def _administer(self, name: str, change: Callable[[QueueState], QueueState], *, create: bool = False) -> None:
         """Change one group, once: where a try may have happened and the group was changed since, it says so."""
-        before: list[Group | None] = []
+        epochs: list[int | None] = []  # of the group before each try
         tried: list[Group | None] = []
 
         def step(found: Versioned[QueueState]) -> Change[QueueState]:
             state = found.state if create else self._existing(found)
-            known = state.groups.get(name)
-            if before and _epoch(known) != _epoch(before[0]):
+            epoch = state.groups[name].epoch if name in state.groups else None
+            if epochs and epoch != epochs[0]:
                 raise OutcomeUnknown(
                     f"a write to {self._object.where} was not confirmed, and the group {name!r} is another now: it may "
                     "be changed as wanted, and taken over since; look at it with `penstock groups list`"
                 )
             changed = change(state)
-            before.append(known)
+            epochs.append(epoch)
             tried.append(changed.groups.get(name))
             return Change(changed)
 
@@ -468,12 +446,6 @@ class BufferQueue:
     def _for_group(self, found: Versioned[QueueState]) -> QueueView:
         return QueueView(self._store, self._path, found, self._segments, self._group)
 
-    def _is_there(self) -> bool:
-        return self._read_with_retries().version is not None
-
-    def _read_with_retries(self) -> Versioned[QueueState]:
-        return self._object.read(tries=READ_TRIES)
-
     def _note(self, found: Versioned[QueueState]) -> None:
         """Note a state that was read or written: for the names of new objects, and for the metrics."""
         state, before = found.state, self._state
@@ -482,16 +454,12 @@ class BufferQueue:
         if self._id is None and found.version is not None:
             self._id = state.buffer_id
         self._measures.queue_length.set(state.next_sequence - state.first_sequence)
-        lags = state.group_lags
-        for gone in before.group_lags.keys() - lags.keys():
+        for gone in before.groups.keys() - state.groups.keys():
             self._measures.forget_group(gone)
-        for name, lag in lags.items():
-            self._measures.group_lag(name).set(lag)
+        if state.names_groups:
+            for name, group in state.groups.items():
+                self._measures.group_lag(name).set(state.next_sequence - 1 - group.acked_through)
 
 
 def _create(found: Versioned[QueueState]) -> Change[QueueState] | None:
     return Change(found.state.created()) if found.version is None else None
-
-
-def _epoch(group: Group | None) -> int | None:
-    return None if group is None else group.epoch

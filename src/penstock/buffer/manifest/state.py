@@ -6,18 +6,19 @@ must be written before that state is part of the result. `cas.py` does the writi
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Annotated, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol
 from uuid import UUID
 
 import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
+from penstock.buffer.manifest.attempts import Attempt, Attempts
+from penstock.buffer.manifest.start import Claim, Start
 from penstock.buffer.manifest.time_ranges import TimeRanges
 from penstock.storage import ObjectMeta
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from penstock.buffer.manifest.v2.segments import NewSegment, Segments
 
 DEFAULT_GROUP = "default"
-
-Start: TypeAlias = str | int
-"""Where a new group begins: `earliest`, `latest`, or a sequence that is there."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -107,46 +105,6 @@ class Unwritten:
     floor: int = 0
 
 
-class Verdict(Enum):
-    """What a manifest shows of an attempt whose reply was not a success."""
-
-    HAPPENED = auto()
-    DID_NOT = auto()
-    MAY_YET = auto()
-    """It did not happen so far; while the manifest is the one it was based on, it still can."""
-    NO_EVIDENCE = auto()
-    """Version 1: its entries are dequeued already, if they were appended."""
-    FORGOTTEN = auto()
-    """Version 2: the manifest has forgotten the writer since, and cannot tell."""
-
-
-class Attempt(Protocol):
-    """One try to append: where it would have put what."""
-
-    @property
-    def base(self) -> str | None:
-        """The version of the object that it was to replace."""
-
-    @property
-    def first_sequence(self) -> int:
-        """The sequence of its first entry."""
-
-    @property
-    def locations(self) -> tuple[str, ...]:
-        """The locations of its entries, in order."""
-
-    def judge(self, found: Versioned[QueueState], segments: Segments) -> Verdict:
-        """Say what became of it, by a manifest that was read after it."""
-
-
-class Attempts:
-    """The tries of one enqueue that may have happened, and the number its own writer has given to its entries."""
-
-    def __init__(self) -> None:
-        self.open: list[Attempt] = []
-        self.own: tuple[tuple[str, ...], Transaction] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Appended:
     """A state with entries at its end, the segments that have to be there before it, and the try that it is."""
@@ -154,18 +112,6 @@ class Appended:
     state: QueueState
     attempt: Attempt
     segments: tuple[NewSegment, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A consumer that takes an epoch for a group. `start` counts for a group that had no consumer yet."""
-
-    group: str
-    owner: str
-    now: int
-    start: Start = "earliest"
-    last_acked: int | None = None
-    allow_gap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,28 +153,28 @@ class CycleClock:
     marked: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class CycleScope:
+    """What one cycle covers, by the manifest that it began with. Times are milliseconds since 1970."""
+
+    entries: int
+    """How many the queue has."""
+    floor: int = 0
+    waits_until: int = 0
+    """When the grace period after the floor is over."""
+    ranges: Sequence[tuple[int, int]] | None = None
+    """The ULID times in which something may have to be deleted; None: any."""
+
+
 class Collecting(Protocol):
     """The rules of one cycle of the collector, by the manifest that was read first."""
 
-    @property
-    def named(self) -> int:
-        """How many entries the queue has."""
+    has_segments: ClassVar[bool]
+    """Whether the objects beside the manifest are collected too."""
 
     @property
-    def floor(self) -> int:
-        """The floor that it goes by."""
-
-    @property
-    def waits_until(self) -> int:
-        """When the grace period after the floor is over, in milliseconds since 1970."""
-
-    @property
-    def ranges(self) -> Sequence[tuple[int, int]] | None:
-        """The ULID times in which something may have to go; None: any."""
-
-    @property
-    def has_segments(self) -> bool:
-        """Whether the objects beside the manifest are collected too."""
+    def scope(self) -> CycleScope:
+        """What the cycle covers."""
 
     @property
     def warning(self) -> str | None:
@@ -256,25 +202,19 @@ class QueueState(Protocol):
     What a version cannot do raises `InvalidInput`.
     """
 
+    format_version: ClassVar[int]
+    evidence_lasts: ClassVar[bool]
+    """Whether an append can be recognised however late the manifest is read; if not, it is read at once."""
+    guards_new_objects: ClassVar[bool]
+    """Whether a floor protects objects that are not enqueued yet; if not, their age does."""
+    names_groups: ClassVar[bool]
+    """Whether its groups have names in it, and so a lag each."""
+    batch_format: ClassVar[BatchFormat]
+    """How data batches are written where the configuration does not say."""
+
     @property
     def where(self) -> str:
         """Where it lies, for messages."""
-
-    @property
-    def format_version(self) -> int:
-        """The version of the manifest's format, for people to read."""
-
-    @property
-    def evidence_lasts(self) -> bool:
-        """Whether an append can be recognised however late one looks; if not, one looks at once."""
-
-    @property
-    def guards_new_objects(self) -> bool:
-        """Whether a floor protects objects that are not enqueued yet; if not, their age does."""
-
-    @property
-    def batch_format(self) -> BatchFormat:
-        """How data batches are written where the configuration does not say."""
 
     @property
     def buffer_id(self) -> UUID | None:
@@ -301,16 +241,8 @@ class QueueState(Protocol):
         """Ranges of ULID times above the floor in which nothing new is named either."""
 
     @property
-    def forgotten_through(self) -> int:
-        """Writers that wrote at this revision or before may have been forgotten."""
-
-    @property
     def groups(self) -> Mapping[str, Group]:
         """The readers, in the order they were created."""
-
-    @property
-    def group_lags(self) -> Mapping[str, int]:
-        """How many batches each named group has not acked."""
 
     def encode(self) -> bytes:
         """The bytes of the object."""
@@ -360,10 +292,10 @@ class QueueState(Protocol):
         """Acked up to a sequence for a group; None where it is."""
 
     def create_group(self, name: str, start: Start, owner: str, now: int, segments: Segments) -> QueueState:
-        """One group more, that begins somewhere."""
+        """One group more. Raises `InvalidInput` if it is there, or the sequence where it is to begin is not."""
 
     def reset_group(self, name: str, start: Start, owner: str, now: int, segments: Segments) -> QueueState:
-        """A group under a new epoch, that begins again somewhere."""
+        """A group under a new epoch, which fences its consumer, that begins again somewhere."""
 
     def drop_group(self, name: str, segments: Segments, *, force: bool) -> QueueState:
         """One group less. The last one needs `force`."""
@@ -376,8 +308,3 @@ class QueueState(Protocol):
 
     def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
         """The rules of a cycle of the collector that begins with this state."""
-
-
-def deadline_of(entries: Iterable[NewEntry]) -> float:
-    """The earliest deadline among entries."""
-    return min((entry.deadline for entry in entries), default=math.inf)

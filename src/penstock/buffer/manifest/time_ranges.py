@@ -5,7 +5,6 @@ Times are milliseconds since 1970. Ranges are pairs of their first and last time
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -61,48 +60,30 @@ class RangesToClose:
 
     def __init__(self, closed: TimeRanges) -> None:
         self._closed = closed
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
+        self.ranges: TimeRanges = ()
         self.is_full = False
-        """Whether some times were left out, because the head has no place for one more range."""
+        """Whether some times were not added, because the head has no place for one more range."""
 
     def add(self, at: int) -> None:
         """Add a time that is not closed yet."""
-        place = bisect_right(self._firsts, at)
-        joins_left = place > 0 and at - self._lasts[place - 1] <= _MAX_GAP_MS
-        joins_right = place < len(self._firsts) and self._firsts[place] - at <= _MAX_GAP_MS
-        if joins_left and joins_right and at > self._lasts[place - 1]:
-            self._lasts[place - 1 : place + 1] = [self._lasts[place]]
-            del self._firsts[place]
-        elif joins_left:
-            self._lasts[place - 1] = max(self._lasts[place - 1], at)
-        elif joins_right:
-            self._firsts[place] = at
-        elif len(self._firsts) + len(self._closed) < MOST_RANGES or self._follows_closed(at):
-            insort(self._firsts, at)
-            self._lasts.insert(bisect_left(self._firsts, at), at)
+        near = [one for one in self.ranges if one[0] - _MAX_GAP_MS <= at <= one[1] + _MAX_GAP_MS]
+        is_after_closed = any(0 < at - last <= _MAX_GAP_MS for _, last in self._closed)
+        if near or is_after_closed or len(self.ranges) + len(self._closed) < MOST_RANGES:
+            times = [at, *(time for one in near for time in one)]
+            others = [one for one in self.ranges if one not in near]
+            self.ranges = tuple(sorted([*others, (min(times), max(times))]))
         else:
             self.is_full = True
 
     def spare(self, at: int) -> None:
-        """Take out a time that is named: of the range that has it nothing is left from there on."""
-        place = bisect_right(self._firsts, at) - 1
-        if place >= 0 and at <= self._lasts[place]:
-            self._lasts[place] = at - 1
-            if self._lasts[place] < self._firsts[place]:
-                del self._firsts[place], self._lasts[place]
+        """Take out a time that is named: of the range that has it nothing remains from there on."""
+        cut = [(first, at - 1 if first <= at <= last else last) for first, last in self.ranges]
+        self.ranges = tuple((first, last) for first, last in cut if first <= last)
 
     def join_to_closed(self) -> None:
         """Let each range begin right after the closed one that is less than an hour before it: they become one."""
-        for place, first in enumerate(self._firsts):
-            before = max((last for _, last in self._closed if last < first), default=None)
-            if before is not None and first - before <= _MAX_GAP_MS:
-                self._firsts[place] = before + 1
+        self.ranges = tuple((self._start_of(first), last) for first, last in self.ranges)
 
-    @property
-    def ranges(self) -> TimeRanges:
-        """What is left to be closed."""
-        return tuple(zip(self._firsts, self._lasts, strict=True))
-
-    def _follows_closed(self, at: int) -> bool:
-        return any(0 < at - last <= _MAX_GAP_MS for _, last in self._closed)
+    def _start_of(self, first: int) -> int:
+        before = max((last for _, last in self._closed if last < first), default=-1 - _MAX_GAP_MS)
+        return before + 1 if first - before <= _MAX_GAP_MS else first

@@ -18,9 +18,8 @@ from penstock.buffer.locations import MANIFEST_PATH, Names
 from penstock.buffer.manifest.block_names import MAX_TRANSACTION, block_payload
 from penstock.buffer.manifest.cas import MAX_MANIFEST_BYTES, Change, Versioned, VersionedObject
 from penstock.buffer.manifest.formats import Formats
-from penstock.buffer.manifest.ownership import owner_id
+from penstock.buffer.manifest.ownership import owner_id, read_id, write_id
 from penstock.buffer.manifest.state import DEFAULT_GROUP, Group, Limits, QueueState, Transaction, Writer
-from penstock.buffer.manifest.v1.buffer_id import read_id, write_id
 from penstock.buffer.manifest.v1.codec import VERSION as OPENDATA
 from penstock.buffer.manifest.v1.codec import OpenDataManifest
 from penstock.buffer.manifest.v1.state import OpenDataState
@@ -28,7 +27,7 @@ from penstock.buffer.manifest.v2.head import Head, Reference, entry_of, is_too_l
 from penstock.buffer.manifest.v2.segments import NewSegment, Segments, folded, sealed
 from penstock.buffer.manifest.v2.state import NativeState
 from penstock.buffer.measures import label_of
-from penstock.buffer.places import check_manifest_place
+from penstock.buffer.places import check_places
 from penstock.core import check_whole
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, get_at_most, is_path, open_store, url_of
@@ -63,7 +62,7 @@ def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PA
     `StorageError`; then nothing is changed.
     """
     store = open_store(where)
-    check_manifest_place(store, path)
+    check_places(store, None, path)
     names, formats, sizes, counts = Names(), Formats(), dict[str, int](), list[int]()
     url = f"{url_of(store)}/{path}"
     manifest: VersionedObject[QueueState] = VersionedObject(
@@ -105,14 +104,12 @@ def needs_upgrade(store: ObjectStore, path: str = MANIFEST_PATH) -> bool:
 def _identify(store: ObjectStore, path: str, entries: Sequence[BatchDescriptor]) -> UUID:
     """The buffer's id. Where the one beside the manifest was lost, the owner of the data still has it."""
     found = read_id(store, path)
-    return found if found is not None else write_id(store, path, _id_of_owner(store, path, entries))
-
-
-def _id_of_owner(store: ObjectStore, path: str, entries: Sequence[BatchDescriptor]) -> UUID | None:
+    if found is not None:
+        return found
     prefixes = {entry.location.rpartition("/")[0] for entry in entries} | {path.rpartition("/")[0]}
     known = [prefix for prefix in sorted(prefixes) if is_path(prefix)][:_MAX_PREFIXES]
-    found = (owner_id(store, prefix, path) for prefix in known)
-    return next((one for one in found if one is not None), None)
+    owners = (owner_id(store, prefix, path) for prefix in known)
+    return write_id(store, path, next((one for one in owners if one is not None), None))
 
 
 def _head_of(

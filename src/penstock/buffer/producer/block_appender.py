@@ -1,7 +1,7 @@
-"""Append a block: data objects that many hands wrote, enqueued together in one manifest write.
+"""Append a block: data objects that several processes wrote, enqueued together in one manifest write.
 
-Whoever has rows calls `BlockAppender.write` for each object. Whoever commits the block calls `append` with all of them,
-in another process as a rule, and maybe much later. A `BlockName` tells a block that comes again from a new one.
+A task calls `BlockAppender.write` for each object. The process that commits the block calls `append` with all of them,
+maybe much later. By its `BlockName` a block that is repeated is recognised.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from penstock.buffer.config import ProducerConfig, check_name
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.format.batch import Compression, encode
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.attempts import Attempts
 from penstock.buffer.manifest.block_names import MAX_TRANSACTION, block_payload
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.state import Attempts, Enqueued, Transaction, Unwritten
+from penstock.buffer.manifest.state import Enqueued, Transaction, Unwritten
 from penstock.buffer.producer.producer import seconds_since_boot
 from penstock.core import check_whole, current, get_logger, refuse_in_child
 from penstock.errors import InvalidInput, NotFound, OutcomeUnknown
 from penstock.records import join_records, rows_of_size, size_of
 from penstock.storage import ObjectStore, url_of
 
-_MOST_ROWS = 1 << 20  # of one object: rows without a byte in them take room too
-_COPIERS = 4
-_ROUNDS = 5
+_MAX_ROWS_PER_OBJECT = 1 << 20  # of one object: rows without a byte in them take memory too
+_COPYING_THREADS = 4
+_MAX_ROUNDS = 5
 
 _log = get_logger(__name__)
 
@@ -51,7 +52,7 @@ class WrittenObject:
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
-    """Who appends a block, and which of its blocks it is. A block that comes again has the name it had before.
+    """The writer of a block, and which of its blocks it is. A block that is repeated has the name it had before.
 
     Raises `InvalidInput` for a writer that is no name, or a transaction below 0.
 
@@ -62,7 +63,7 @@ class BlockName:
     writer: str
     transaction: int
     end: str | None = None
-    """Where what the block was made of ends, if its maker knows: another block under the same name is told by it."""
+    """Where the input of the block ends, if its writer knows: another block under the same name has another end."""
 
     def __post_init__(self) -> None:
         check_name("writer", self.writer)
@@ -91,7 +92,7 @@ def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Re
     for batch in batches:
         start = 0
         while start < batch.num_rows:
-            fitting = min(rows_of_size(batch, start, most - size), _MOST_ROWS - rows)
+            fitting = min(rows_of_size(batch, start, most - size), _MAX_ROWS_PER_OBJECT - rows)
             if not fitting and held:
                 yield join_records(held)
                 held, rows, size = [], 0, 0
@@ -106,7 +107,7 @@ def join_to_size(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.Re
 class BlockAppender:
     """Writes the data objects of blocks into one buffer, and appends blocks to its queue.
 
-    Nothing it keeps matters: the appender that writes an object, and the one that appends it, may be anywhere.
+    It keeps no state of blocks: one appender may write an object, and another one, anywhere, append it.
 
     >>> from penstock.records import values_to_arrow
     >>> from penstock.storage import MemoryStore
@@ -136,7 +137,7 @@ class BlockAppender:
         self._home = current.number
 
     def write(self, batch: pa.RecordBatch) -> WrittenObject:
-        """Write a batch of records as a data object, which nobody sees until it is appended.
+        """Write a batch of records as a data object, which no consumer sees until it is appended.
 
         Raises `InvalidInput` for more than `max_batch_bytes`, for records with more than a value where the format keeps
         values only, and for a prefix that belongs to another buffer; and `StorageError`.
@@ -151,15 +152,14 @@ class BlockAppender:
             self._is_guarded = self._queue.guards_new_objects
         shape = config.batch_format(self._queue.batch_format)
         encoded = encode(batch, Compression(config.compression), shape, config.max_batch_bytes)
-        began = self._clock()  # before it is written: the collector counts on what is told about this time
-        location = self._names.location(config.data_path_prefix, self._queue.floor)
-        self._store.put(location, encoded.data)
+        began = self._clock()  # before it is written: the age of the object is counted from here
+        location = self._put(encoded.data, self._queue.floor)
         return WrittenObject(location, batch.num_rows, len(encoded.data), began, self._is_guarded)
 
     def append(self, objects: Sequence[WrittenObject], name: BlockName | None = None) -> bool:
         """Enqueue all objects in one write, in their order. False: the block is in the queue already, or has none.
 
-        With a name, a block that comes again is not appended: a manifest of version 2 remembers the writer and its last
+        With a name, a block that is repeated is not appended: a manifest of version 2 remembers the writer and its last
         transaction. On version 1 any entry still queued that carries the name shows that the block is there; one that
         has been dequeued is appended again, at least once. The objects given now stay orphans. A transaction that is
         lower than the writer's last is no such block, and raises `InvalidInput`: it may never have been appended. On
@@ -171,33 +171,30 @@ class BlockAppender:
         self._check_process()
         if not objects:
             return False
-        payload = b"" if name is None else name.payload
         by = None if name is None else name.as_transaction
         if self._owns_prefix:
             self._queue.look()
         else:
             self._own_prefix()
-        entries = [self._entry(written, payload) for written in objects]
-        rounds = 1 if all(self._is_safe(written) for written in objects) else _ROUNDS
+        entries = [self._entry(written, b"" if name is None else name.payload) for written in objects]
         known_at: list[str] = []  # the last location of each round: the last one is the last to be dequeued
-        for _ in range(rounds):
+        for _ in range(1 if all(map(self._is_safe, objects)) else _MAX_ROUNDS):
             known_at.append(entries[-1].location)
-            is_old = [self._is_old(entry) for entry in entries]
-            if any(is_old):
+            if any(map(self._is_old, entries)):
                 # Looked at first: of a block that is there, the objects may have been read and collected by now.
                 if self._queue.has(by, known_at):
                     break
-                entries = self._write_again(entries, is_old)
+                entries = self._write_again(entries)
                 known_at.append(entries[-1].location)
             done = self._enqueue(entries, by, known_at)
-            if isinstance(done, Enqueued) and done.appended:
-                return True
             if isinstance(done, Enqueued):
+                if done.appended:
+                    return True
                 break
         else:
             raise OutcomeUnknown(
                 f"{len(entries)} objects of a block were not enqueued in {self._where} within enqueue_deadline = "
-                f"{self._config.enqueue_deadline} s, {_ROUNDS} times; they are not known to be enqueued"
+                f"{self._config.enqueue_deadline} s, {_MAX_ROUNDS} times; they are not known to be enqueued"
             )
         _log.warning(
             "%s is in %s already, or was; its %d new objects stay orphans", name or "a block", self._where, len(objects)
@@ -213,12 +210,11 @@ class BlockAppender:
             done = self._queue.enqueue(entries, by, known_at=known_at, attempts=attempts)
             if isinstance(done, Enqueued) or done.late:
                 return done
-            closed = {entry.location for entry in done.closed}
-            entries = [self._copy(entry, done.floor) if entry.location in closed else entry for entry in entries]
+            entries = [self._copy(entry, done.floor) if entry in done.closed else entry for entry in entries]
             attempts = done.attempts
 
     def _own_prefix(self) -> None:
-        """See to it that the objects and the manifest are of one buffer. Reads the manifest too."""
+        """Check that the objects and the manifest are of one buffer. Reads the manifest too."""
         self._owns_prefix = self._queue.own_prefix(self._config.data_path_prefix, claim=True)
 
     def _check_process(self) -> None:
@@ -238,23 +234,24 @@ class BlockAppender:
             age = math.inf  # another host's clock, and far ahead: it says nothing about the age
         deadline = self._uptime() + self._config.enqueue_deadline - max(age, 0)
         if self._is_safe(written):
-            deadline = self._uptime() + _ROUNDS * self._config.enqueue_deadline
+            deadline = self._uptime() + _MAX_ROUNDS * self._config.enqueue_deadline
         metadata = (Metadata(0, int(written.began * 1000), payload),)
         return NewEntry(written.location, metadata, deadline, written.size, written.records)
 
     def _is_safe(self, written: WrittenObject) -> bool:
-        """Whether the floor alone says if an object may be named, and not its age."""
+        """Whether the floor alone decides if an object may be named, and not its age."""
         return written.is_guarded and self._queue.guards_new_objects
 
     def _is_old(self, entry: NewEntry) -> bool:
         """Whether two thirds of its time are over; the rest is for the manifest write, and for hosts' clocks."""
         return entry.deadline - self._uptime() < self._config.enqueue_deadline / 3
 
-    def _write_again(self, entries: Sequence[NewEntry], is_old: Sequence[bool]) -> list[NewEntry]:
-        _log.info("writing %d of %d objects of a block again in %s: too old", sum(is_old), len(entries), self._where)
-        with ThreadPoolExecutor(_COPIERS, thread_name_prefix="penstock-appending") as pool:
-            copies = pool.map(self._copy, [entry for entry, old in zip(entries, is_old, strict=True) if old])
-            return [next(copies) if old else entry for entry, old in zip(entries, is_old, strict=True)]
+    def _write_again(self, entries: Sequence[NewEntry]) -> list[NewEntry]:
+        old = [entry for entry in entries if self._is_old(entry)]
+        _log.info("writing %d of %d objects of a block again in %s: too old", len(old), len(entries), self._where)
+        with ThreadPoolExecutor(_COPYING_THREADS, thread_name_prefix="penstock-appending") as pool:
+            copies = dict(zip((entry.location for entry in old), pool.map(self._copy, old), strict=True))
+        return [copies.get(entry.location, entry) for entry in entries]
 
     def _copy(self, entry: NewEntry, floor: int = 0) -> NewEntry:
         try:
@@ -265,6 +262,9 @@ class BlockAppender:
                 "the block is, and it has to be written again"
             ) from error
         deadline = self._uptime() + self._config.enqueue_deadline
+        return replace(entry, location=self._put(data, floor), deadline=deadline)
+
+    def _put(self, data: bytes | memoryview, floor: int) -> str:
         location = self._names.location(self._config.data_path_prefix, floor)
         self._store.put(location, data)
-        return replace(entry, location=location, deadline=deadline)
+        return location

@@ -43,7 +43,7 @@ _PAYLOAD_TYPES = (bytes, bytearray, memoryview)  # nothing else is turned into b
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What one call of `produce` brought: a few entries in a list, or many in columns.
+    """What one call of `produce` was given: a few entries in a list, or many in columns.
 
     `size` is in bytes, of payloads, keys and headers; `overhead` is what their objects take in memory beside that.
     """
@@ -65,10 +65,18 @@ class Input:
 
 def take(entries: object, shape: BatchFormat) -> Input:
     """Check what was given to `produce`. Raises `InvalidInput` for what is no entry, or none at all."""
+    given = _input_of(entries)
+    if shape is BatchFormat.OPENDATA and not given.is_values_only:
+        batch = given.piece if isinstance(given.piece, pa.RecordBatch) else records_to_arrow(given.piece)
+        check_values_only(batch.schema)
+    return given
+
+
+def _input_of(entries: object) -> Input:
     if isinstance(entries, str | bytes | bytearray | memoryview | Record):
-        return _take_one(_as_entry(entries), shape)
+        return _one(_as_entry(entries))
     if isinstance(entries, pa.RecordBatch):
-        return _take_columns(entries, shape)
+        return _columns(entries)
     if isinstance(entries, dict) or not hasattr(entries, "__iter__"):
         raise InvalidInput(
             f"entries must be bytes, str, Records or a list of them, not {type(entries).__name__}; "
@@ -83,29 +91,21 @@ def take(entries: object, shape: BatchFormat) -> Input:
             return Input(batch, len(listed), bytes_of(batch.column(0)), _COLUMNS_OVERHEAD_BYTES)
         payloads = msgspec.convert(listed, list[bytes], builtin_types=_PAYLOAD_TYPES)
     except (InvalidInput, msgspec.ValidationError):  # text or records are among them, or what is no entry
-        return _take_mixture([_as_entry(entry) for entry in listed], shape)
+        checked = [_as_entry(entry) for entry in listed]
+        return Input(records_to_arrow(checked), len(checked), sum(map(_size, checked)), _COLUMNS_OVERHEAD_BYTES)
     return Input(payloads, len(payloads), sum(map(len, payloads)), ENTRY_OVERHEAD_BYTES * len(payloads))
 
 
-def _take_one(entry: Entry, shape: BatchFormat) -> Input:
+def _one(entry: Entry) -> Input:
     if isinstance(entry, Record) and entry == Record(entry.value):
         entry = entry.value
     if isinstance(entry, bytes):
         return Input([entry], 1, len(entry), ENTRY_OVERHEAD_BYTES)
-    if shape is BatchFormat.OPENDATA:
-        check_values_only(records_to_arrow([entry]).schema)
     overhead = _RECORD_OVERHEAD_BYTES + _HEADER_OVERHEAD_BYTES * len(entry.headers or ())
     return Input([entry], 1, _size(entry), overhead, has_records=True)
 
 
-def _take_mixture(checked: list[Entry], shape: BatchFormat) -> Input:
-    batch = records_to_arrow(checked)
-    if shape is BatchFormat.OPENDATA:
-        check_values_only(batch.schema)
-    return Input(batch, len(checked), sum(map(_size, checked)), _COLUMNS_OVERHEAD_BYTES)
-
-
-def _take_columns(batch: pa.RecordBatch, shape: BatchFormat) -> Input:
+def _columns(batch: pa.RecordBatch) -> Input:
     if not batch.num_rows:
         raise _nothing()
     try:
@@ -113,8 +113,6 @@ def _take_columns(batch: pa.RecordBatch, shape: BatchFormat) -> Input:
         check_no_nulls(batch)
     except CorruptData as error:
         raise InvalidInput(f"a record batch must have the columns of records: {error}") from error
-    if shape is BatchFormat.OPENDATA:
-        check_values_only(batch.schema)
     fields = [field for field in RECORD_SCHEMA if field.name in batch.schema.names]
     columns = [batch.column(field.name) for field in fields]
     ordered = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
@@ -135,7 +133,7 @@ class Stage(Enum):
 
 
 class Held(NamedTuple):
-    """How much of a producer's room something takes; see `Room`."""
+    """How much of a producer's `Capacity` something uses; `bytes` and `memory` are bytes."""
 
     calls: int = 0
     bytes: int = 0
@@ -150,7 +148,7 @@ class _Counted(NamedTuple):
     bytes: int = 0
     overhead: int = 0
     parts: int = 0
-    """How many of the batch's `parts` are counted above; those behind them came by the short way."""
+    """How many of the batch's `parts` are counted above; those behind them came by the short path."""
     granted: int = 0
     """What `spare` was when they were counted."""
 
@@ -158,33 +156,9 @@ class _Counted(NamedTuple):
 class PendingBatch:
     """A batch on its way. Its producer's lock guards it while it takes entries; after that one thread has it.
 
-    Entries come in by `add`, or by the short way: `Producer.produce` appends a payload to `parts` by itself, as long as
+    Entries come in by `add`, or by the short path: `Producer.produce` appends a payload to `parts` by itself, while
     `spare` has its size and `ENTRY_OVERHEAD_BYTES`, which it takes off first. `settle` counts those afterwards.
     """
-
-    __slots__ = (
-        "_columns_at",
-        "_counted",
-        "_has_records",
-        "_last_payload",
-        "_rows_beside",
-        "data",
-        "deadline",
-        "due",
-        "encoded_sizes",
-        "held",
-        "is_values_only",
-        "location",
-        "metadata",
-        "now",
-        "outcome",
-        "parts",
-        "since",
-        "spare",
-        "stage",
-        "started",
-        "until",
-    )
 
     def __init__(self, due: float) -> None:
         self.due = due
@@ -193,9 +167,7 @@ class PendingBatch:
         self.stage = Stage.TAKING
         self.held = Held()
         self.location = ""
-        self.data: bytes | memoryview = (
-            b""  # as it was stored, until it is enqueued: it may have to be stored again under another name
-        )
+        self.data: bytes | memoryview = b""  # kept until it is enqueued: it may have to be stored under another name
         self.deadline = 0.0
         self.started = 0.0
         self.encoded_sizes = (0, 0)
@@ -221,17 +193,18 @@ class PendingBatch:
         return self._counted.bytes
 
     @property
-    def memory(self) -> int:
-        """How many bytes it takes in memory, as of the last `settle`."""
-        return self._counted.bytes + self._counted.overhead
-
-    @property
     def count(self) -> int:
         """How many entries it has."""
         return self._rows_beside + len(self.parts)
 
+    @property
+    def total(self) -> Held:
+        """All that it has, as of the last `settle`."""
+        calls, size, overhead, _, _ = self._counted
+        return Held(calls, size, self.count, size + overhead)
+
     def settle(self) -> None:
-        """Count what came by the short way since the last time."""
+        """Count what came by the short path since the last time."""
         calls, size, overhead, counted, granted = self._counted
         came = len(self.parts) - counted
         beside = came * ENTRY_OVERHEAD_BYTES
@@ -240,7 +213,7 @@ class PendingBatch:
         )
 
     def grant(self, spare: int) -> None:
-        """Set how much may come by the short way from now on. What came before must be settled."""
+        """Set how much may come by the short path from now on. What came before must be settled."""
         self._counted = self._counted._replace(granted=spare)
         self.spare = spare
 
@@ -273,7 +246,7 @@ class PendingBatch:
             self.until = float(ingestion_time_ms + 1)
 
     def encode(self, compression: Compression, shape: BatchFormat, most: int) -> None:
-        """Make `data` of the entries, and let go of them."""
+        """Encode the entries as `data`, and drop them."""
         batch = join_records(self._in_columns())
         self.parts = []
         self._rows_beside = batch.num_rows
@@ -301,7 +274,7 @@ class PendingBatch:
         return [values_to_arrow(cast("list[bytes]", entries))]
 
     def entry(self) -> NewEntry:
-        """What the manifest is told."""
+        """The entry that the manifest gets."""
         return NewEntry(self.location, tuple(self.metadata), self.deadline, len(self.data), self.count)
 
 

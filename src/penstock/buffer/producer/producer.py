@@ -18,10 +18,10 @@ from penstock.buffer.config import ProducerConfig
 from penstock.buffer.locations import Names
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.measures import Measures, label_of
-from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Input, PendingBatch, Stage, take
+from penstock.buffer.producer.capacity import Capacity
+from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Held, Input, PendingBatch, Stage, take
 from penstock.buffer.producer.sealed_batches import STANDBY_SECONDS, SealedBatches
 from penstock.buffer.producer.shipping import BatchShipper
-from penstock.buffer.producer.space import Room
 from penstock.buffer.producer.write_handle import Outcome, WriteHandle, Written
 from penstock.core import Closing, check_config, close_at_exit, current, forget, get_logger, uptime_ns
 from penstock.errors import Closed, CorruptData, InvalidInput, PenstockError
@@ -29,23 +29,23 @@ from penstock.storage import ObjectStore, open_store, url_of
 
 _WRITERS = 4
 _NO_METADATA = b""  # the one object that every empty `bytes` is
-_WORTH_WRITING = 4 << 20
+_MIN_BYTES_TO_SEAL_EARLY = 4 << 20
 _FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
-_MOST_METADATA = (1 << 32) - 1
-_MOST_FAILURES = 100
-_PATIENCE_AT_START = 1.0
+_MAX_METADATA_BYTES = (1 << 32) - 1
+_MAX_FAILURES = 100
+_MAX_SECONDS_AT_START = 1.0
 
 _log = get_logger(__name__)
 _numbers = itertools.count(1)
 
 
 def seconds_since_boot() -> float:
-    """A clock that runs during suspend, and that nobody sets."""
+    """A clock that runs during suspend, and that cannot be set."""
     return uptime_ns() / 1e9
 
 
 class Producer(Closing):
-    """Puts entries into a buffer: durably, in order, and never more in memory than it was told.
+    """Puts entries into a buffer: durably, in order, and within the memory that its configuration allows.
 
     Any number of producers, anywhere, can share a buffer. `produce` returns a `WriteHandle` at once; it is done when
     the entries are durable and enqueued. Safe to share between threads, but not with a forked child.
@@ -78,7 +78,7 @@ class Producer(Closing):
         self._measures = Measures(label_of(self._store, config.manifest_path))
 
         self._lock = threading.Lock()
-        self._room = Room(self._lock, config)
+        self._capacity = Capacity(self._lock, config)
         self._ready = threading.Condition(self._lock)  # the enqueuer waits for it
         self._open: PendingBatch | None = None
         self._sealed = SealedBatches(self._lock)
@@ -92,7 +92,7 @@ class Producer(Closing):
     @property
     def conflict_rate(self) -> float:
         """Percent of this producer's manifest writes that lost a compare-and-set."""
-        return self._shipper.conflict_rate
+        return self._shipper.queue.conflict_rate
 
     @property
     def max_batch_bytes(self) -> int:
@@ -105,14 +105,14 @@ class Producer(Closing):
     def produce(self, entries: Entries, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
         """Take entries: one (`bytes`, `str` as UTF-8, or a `Record`), a list of them, or their columns.
 
-        `metadata` goes into the manifest, for whoever reads. Where there is no room it waits, in the order of the
+        `metadata` goes into the manifest, for the consumer. Where there is no space it waits, in the order of the
         calls; past `timeout` seconds it raises `BackpressureTimeout`, and nothing was taken. Raises `InvalidInput` for
         no entries, more than `max_batch_bytes` of them, or what is no entry, and `Closed` after `close`.
         """
         if self._home != current.number:  # a call less than `_check_process`, for this is the busiest method of all
             self._check_process()
         if type(entries) is bytes and metadata is _NO_METADATA:
-            # By far the most calls are like this one. They take the short way while the open batch has bytes to spare:
+            # By far the most calls are like this one. They take the short path while the open batch has bytes to spare:
             # that is less than what is left of each limit, so none of them has to be looked at.
             with self._lock:
                 batch = self._open
@@ -154,11 +154,11 @@ class Producer(Closing):
                 self._sealed.announce()  # should an interrupt have kept an earlier call from it
             before = list(self._failures)
             # One that has an outcome may still be on its way out of the pipeline: it is from before, if it failed.
-            outcomes = [batch.outcome for batch in self._pipeline if not batch.outcome.done()]
+            outcomes = [batch.outcome for batch in self._pipeline if not batch.outcome.is_done]
         for outcome in outcomes:
             outcome.wait(None)
-        failures = [outcome for outcome in before if outcome.done() and not outcome.is_heard]
-        failures += [outcome for outcome in outcomes if outcome.has_failed and outcome not in failures]
+        failures = [outcome for outcome in before if outcome.is_done and outcome.unheard]
+        failures += [outcome for outcome in outcomes if outcome.error is not None and outcome not in failures]
         with self._lock:
             self._failures = [outcome for outcome in self._failures if outcome not in failures]
         if len(failures) > 1:
@@ -173,7 +173,7 @@ class Producer(Closing):
             if self._is_closed:
                 return
             self._is_closed = True
-            self._room.close()
+            self._capacity.close()
         try:
             self.flush()
         finally:
@@ -202,8 +202,9 @@ class Producer(Closing):
             open_batch = self._still_open()
             if open_batch is not None:
                 open_batch.settle()
-            if not self._room.fits(given.count, size, open_batch, given.overhead):
-                self._room.wait(given.count, size, timeout, self._hurry, given.overhead)
+            call = Held(1, size, given.count, size + given.overhead)
+            if not self._capacity.fits(call, open_batch):
+                self._capacity.wait(call, timeout, self._hurry)
             now = _whole_ms(self._clock() * 1000)
             batch = self._batch_for(given, size)
             batch.add(given, size, now, metadata)
@@ -217,39 +218,37 @@ class Producer(Closing):
     # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
 
     def _batch_for(self, given: Input, size: int) -> PendingBatch:
+        """The open batch, if the call fits into it; else a new one. Keys have batches of their own while need be."""
         batch = self._still_open()
-        if batch is not None and not self._has_place_for(given, size, batch):
+        if batch is not None:
+            fits_kind = batch.is_values_only == given.is_values_only or self._shipper.can_hold_keys
+            if fits_kind and batch.size + size <= self._config.max_batch_bytes:
+                return batch
             self._seal()
-            batch = None
-        if batch is None:
-            batch = self._open = PendingBatch(time.monotonic() + self._config.flush_interval)
-        return batch
-
-    def _has_place_for(self, given: Input, size: int, batch: PendingBatch) -> bool:
-        if batch.size + size > self._config.max_batch_bytes:
-            return False
-        return batch.is_values_only == given.is_values_only or self._shipper.can_hold_keys
+        self._open = PendingBatch(time.monotonic() + self._config.flush_interval)
+        return self._open
 
     def _spare(self, batch: PendingBatch) -> int:
-        """Bytes that may come by the short way, each call's overhead included, and leave the batch below each limit."""
+        """Bytes that may come by the short path, with each call's overhead, and leave the batch below each limit."""
         if not batch.is_values_only and not self._shipper.can_hold_keys:
             return -1
-        calls, room, memory = self._room.left(batch)
-        left = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
-        return min(left, room, memory, calls * ENTRY_OVERHEAD_BYTES)
+        calls, size, _, memory = self._capacity.remaining(batch)
+        until_sealed = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
+        return min(until_sealed, size, memory, calls * ENTRY_OVERHEAD_BYTES)
 
     def _is_full(self, batch: PendingBatch) -> bool:
-        config = self._config
-        if self._room.is_awaited or batch.size >= config.flush_size_bytes:
+        total, most = batch.total, self._capacity.most
+        if (
+            self._capacity.is_awaited
+            or total.bytes >= self._config.flush_size_bytes
+            or total.entries * 4 >= most.entries
+        ):
             return True
-        if batch.count * 4 >= self._room.most_entries:
-            return True
-        if not self._is_pressed or batch.memory < _WORTH_WRITING:
-            return False
-        return batch.calls * 4 >= config.max_buffered_inputs or batch.memory * 4 >= self._room.most_memory
+        is_large = total.calls * 4 >= most.calls or total.memory * 4 >= most.memory
+        return self._is_pressed and is_large and total.memory >= _MIN_BYTES_TO_SEAL_EARLY
 
     def _hurry(self) -> None:
-        """Somebody waits for room: send what there is on its way, and batches early until the pressure is gone."""
+        """A call waits: seal the open batch, and seal batches early until the pressure is gone."""
         self._is_pressed = True
         if self._still_open() is not None:
             self._seal()
@@ -268,14 +267,14 @@ class Producer(Closing):
         assert batch is not None  # noqa: S101  every caller has looked
         if batch.stage is Stage.TAKING:
             batch.settle()
-            batch.outcome.expect(batch.calls)
+            batch.outcome.unheard = batch.calls
             batch.stage = Stage.SEALED
-            batch.grant(-1)  # nothing comes by the short way any more
+            batch.grant(-1)  # nothing comes by the short path any more
         if not self._pipeline or self._pipeline[-1] is not batch:
             self._pipeline.append(batch)
         self._sealed.append(batch)
         self._open = None
-        self._room.take(batch)
+        self._capacity.add(batch)
         self._sealed.announce()
 
     # Writing data objects: in the writers' threads.
@@ -286,7 +285,7 @@ class Producer(Closing):
                 self._write(batch)
             except BaseException as error:  # noqa: BLE001  whatever it is, the handles get it, and the next goes on
                 _log.warning("a batch of %d entries could not be written to %r", batch.count, self, exc_info=True)
-                self._fail(batch, error)
+                self._finish(batch, error)
             else:
                 with self._lock:
                     batch.stage = Stage.WRITTEN
@@ -333,14 +332,11 @@ class Producer(Closing):
         while run := self._next_to_enqueue():
             try:
                 for batch, outcome in self._shipper.enqueue(run):
-                    if isinstance(outcome, Written):
-                        self._succeed(batch, outcome)
-                    else:
-                        self._fail(batch, outcome)
+                    self._finish(batch, outcome)
             except BaseException as error:  # noqa: BLE001  as above
                 _log.warning("%d batches could not be enqueued in %r", len(run), self, exc_info=True)
                 for batch in run:
-                    self._fail(batch, error)
+                    self._finish(batch, error)
 
     def _next_to_enqueue(self) -> list[PendingBatch]:
         """The oldest unbroken run of written batches; none when everything is done and the producer stops."""
@@ -354,47 +350,37 @@ class Producer(Closing):
                 self._ready.wait(STANDBY_SECONDS if self._is_enqueuer_near else None)
                 self._is_enqueuer_near = True
 
-    def _succeed(self, batch: PendingBatch, written: Written) -> None:
-        if not self._begin_to_finish(batch):
-            return
-        try:
-            plain_size, size = batch.encoded_sizes
-            self._measures.batches_flushed.inc()
-            self._measures.entries_flushed.inc(batch.count)
-            self._measures.bytes_flushed.inc(plain_size)
-            self._measures.bytes_written.inc(size)
-            self._measures.flush_duration.observe(time.perf_counter() - batch.started)
-            batch.outcome.succeed(written)
-        finally:
-            self._finish(batch)
-
-    def _fail(self, batch: PendingBatch, error: BaseException) -> None:
-        if not self._begin_to_finish(batch):
-            return
-        try:
-            with self._lock:
-                self._failures = [outcome for outcome in self._failures if not outcome.is_heard]
-                if len(self._failures) < _MOST_FAILURES:  # a caller who never asks must not make it grow
-                    self._failures.append(batch.outcome)
-            batch.outcome.fail(error)
-        finally:
-            self._finish(batch)
-
-    def _begin_to_finish(self, batch: PendingBatch) -> bool:
-        """Free the room of a batch before its handles are done, for the calls that follow. False: they are."""
+    def _finish(self, batch: PendingBatch, outcome: Written | BaseException) -> None:
+        """Finish a batch: its capacity is free before its handles are done, for the calls that follow."""
         with self._lock:
             if batch.stage is Stage.FINISHED:
-                return False  # its deadline passed during its write
+                return  # its deadline passed during its write
             batch.stage = Stage.FINISHED
-            self._room.give_back(batch)
+            self._capacity.release(batch)
             batch.data = b""  # a list that still has the batch does not hold its bytes
-            return True
+            if not isinstance(outcome, Written):
+                self._failures = [failure for failure in self._failures if failure.unheard]
+                if len(self._failures) < _MAX_FAILURES:  # a caller that never asks must not make it grow
+                    self._failures.append(batch.outcome)
+        try:
+            if isinstance(outcome, Written):
+                self._count_flushed(batch)
+                batch.outcome.succeed(outcome)
+            else:
+                batch.outcome.fail(outcome)
+        finally:
+            with self._lock:
+                # Only now: a `flush` that does not find a batch in the pipeline takes its handles for done.
+                self._pipeline.remove(batch)
+                self._ready.notify()  # those behind it may be next, or the producer may stop
 
-    def _finish(self, batch: PendingBatch) -> None:
-        """Take a batch out of the pipeline. A `flush` that does not find it there takes its handles for done."""
-        with self._lock:
-            self._pipeline.remove(batch)
-            self._ready.notify()  # those behind it may be next, or the producer may stop
+    def _count_flushed(self, batch: PendingBatch) -> None:
+        plain_size, size = batch.encoded_sizes
+        self._measures.batches_flushed.inc()
+        self._measures.entries_flushed.inc(batch.count)
+        self._measures.bytes_flushed.inc(plain_size)
+        self._measures.bytes_written.inc(size)
+        self._measures.flush_duration.observe(time.perf_counter() - batch.started)
 
     # Starting and stopping.
 
@@ -405,7 +391,11 @@ class Producer(Closing):
 
         def look_and_write() -> None:
             try:
-                self._look_at_owner(refused)
+                self._shipper.look_at_owner()
+            except (InvalidInput, CorruptData) as error:
+                refused.append(error)
+            except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again
+                _log.info("looking at the owner of %r: %s; looking again with the first batch", self, error)
             finally:
                 looked.set()
             self._write_batches()
@@ -418,21 +408,13 @@ class Producer(Closing):
         ]
         for thread in self._threads:
             thread.start()
-        # A prefix of another manifest is refused here, where the store answers; one that hangs holds up nobody.
-        looked.wait(_PATIENCE_AT_START)
+        # A prefix of another manifest is refused here, if the store answers soon; a store that hangs delays nothing.
+        looked.wait(_MAX_SECONDS_AT_START)
         if refused:
             self._is_closed = True
             self._stop()
             raise refused[0]
         close_at_exit(self)
-
-    def _look_at_owner(self, refused: list[PenstockError]) -> None:
-        try:
-            self._shipper.look_at_owner()
-        except (InvalidInput, CorruptData) as error:
-            refused.append(error)
-        except Exception as error:  # noqa: BLE001  whatever it is, the first batch meets it again
-            _log.info("looking at the owner of %r: %s; looking again with the first batch", self, error)
 
     def _stop(self) -> None:
         with self._lock:
@@ -455,6 +437,6 @@ def _whole_ms(milliseconds: float) -> int:
 def _size_of(metadata: object) -> int:
     if not isinstance(metadata, bytes):
         raise InvalidInput(f"metadata must be bytes, not {type(metadata).__name__}")
-    if len(metadata) > _MOST_METADATA:
-        raise InvalidInput(f"metadata cannot have more than {_MOST_METADATA} bytes, and have {len(metadata)}")
+    if len(metadata) > _MAX_METADATA_BYTES:
+        raise InvalidInput(f"metadata cannot have more than {_MAX_METADATA_BYTES} bytes, and have {len(metadata)}")
     return len(metadata)

@@ -1,4 +1,4 @@
-"""The sealed batches of a producer that wait for a writer, and which of the writers takes them.
+"""The sealed batches of a producer that wait for a writer, and which of the writers gets them.
 
 To wake a thread for a small batch takes longer than to write it to a quick store. So while one writer works, a second
 one stands by instead of working beside it, and takes over when the first one is not back soon.
@@ -14,7 +14,7 @@ from penstock.buffer.producer.pending_batch import PendingBatch
 
 STANDBY_SECONDS = 0.005
 """How long a writer waits for the one before it: as long as a few small batches take."""
-LONGEST_WAIT = 3600.0  # seconds: what every system can wait; then one looks again
+LONGEST_WAIT = 3600.0  # seconds: what every system can wait; then the condition is checked again
 
 
 class SealedBatches:
@@ -47,12 +47,12 @@ class SealedBatches:
             self._work.notify()
 
     def watch(self) -> None:
-        """See to it that some writer watches the time of the open batch."""
+        """Make sure that some writer watches the time of the open batch."""
         if not self._watching:
             self._work.notify()
 
     def wake_all(self) -> None:
-        """Let every writer look for itself."""
+        """Wake every writer, to check whether the producer stops."""
         self._work.notify_all()
 
     def next(self) -> PendingBatch | None:
@@ -76,7 +76,7 @@ class SealedBatches:
         self._watching -= 1
 
     def put_begins(self) -> bool:
-        """Say that a batch is encoded. Returns whether its writer is soon back; if not, another goes on at once."""
+        """Note that a batch is encoded. Returns whether its writer is soon back; if not, another goes on at once."""
         if self.is_store_quick:
             return True
         self._soon_back -= 1
@@ -85,7 +85,7 @@ class SealedBatches:
         return False
 
     def put_ended(self, was_soon_back: bool, seconds: float | None) -> None:
-        """Say that a writer is back: from a put that took so many seconds, or None if it did not come to that."""
+        """Note that a writer is back: from a put that took so many seconds, or None if it did not come to that."""
         if was_soon_back:
             self._soon_back -= 1
         if seconds is not None:

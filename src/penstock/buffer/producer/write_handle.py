@@ -1,4 +1,4 @@
-"""`WriteHandle`: what `produce` returns, and how the outcome of a batch reaches everybody who waits for it."""
+"""`WriteHandle`: what `produce` returns, and how the outcome of a batch reaches all its handles."""
 
 from __future__ import annotations
 
@@ -28,51 +28,34 @@ class Written:
 class Outcome:
     """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
 
-    __slots__ = ("_arrived", "_error", "_home", "_is_done", "_listeners", "_lock", "_unasked", "_written")
+    __slots__ = ("_arrived", "_home", "_listeners", "_lock", "_written", "error", "is_done", "unheard")
 
     def __init__(self) -> None:
-        self._is_done = False
+        self.is_done = False
+        self.error: BaseException | None = None
+        self.unheard = 0
+        """How many handles have not raised the error yet. Set before there is an outcome."""
         self._arrived: threading.Event | None = None  # created by the first that waits
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self._written: Written | None = None
-        self._error: BaseException | None = None
-        self._unasked = 0
         self._home = current.number
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether it went wrong."""
-        return self._error is not None
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether every handle has told its caller."""
-        return self._unasked == 0
-
-    def expect(self, handles: int) -> None:
-        """Say how many handles there are, before there is an outcome."""
-        self._unasked = handles
-
     def hear(self) -> None:
-        """Count a handle that has told its caller of the failure."""
+        """Count a handle that has raised the error."""
         with self._lock:
-            self._unasked -= 1
+            self.unheard -= 1
 
     def succeed(self, written: Written) -> None:
-        """Say that the batch is durable and enqueued."""
+        """The batch is durable and enqueued."""
         self._written = written
         self._finish()
 
     def fail(self, error: BaseException) -> None:
-        """Say that the batch is not known to be enqueued."""
+        """The batch is not known to be enqueued."""
         _drop_locals(error)
-        self._error = error
+        self.error = error
         self._finish()
-
-    def done(self) -> bool:
-        """Whether there is an outcome."""
-        return self._is_done
 
     def check_process(self) -> None:
         """Raise `InvalidInput` in a forked child: the threads that would finish it are in the parent."""
@@ -82,12 +65,10 @@ class Outcome:
             )
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until there is one; say whether there is. Raises `InvalidInput` in a forked child."""
+        """Wait until there is one, and return whether there is. Raises `InvalidInput` in a forked child."""
         self.check_process()
-        if self.done():
-            return True
         with self._lock:
-            if self._is_done:
+            if self.is_done:
                 return True
             if self._arrived is None:
                 self._arrived = threading.Event()
@@ -95,22 +76,22 @@ class Outcome:
 
     def get(self) -> Written:
         """Return what was written, or raise what went wrong."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         assert self._written is not None  # noqa: S101  done, and no error
         return self._written
 
     def when_done(self, listener: Callable[[], None]) -> None:
         """Call a listener once, now or when there is an outcome, in whatever thread that is."""
         with self._lock:
-            if not self._is_done:
+            if not self.is_done:
                 self._listeners.append(listener)
                 return
         listener()
 
     def _finish(self) -> None:
         with self._lock:
-            self._is_done = True
+            self.is_done = True
             if self._arrived is not None:
                 self._arrived.set()
             listeners, self._listeners = self._listeners, []
@@ -119,7 +100,7 @@ class Outcome:
 
 
 def _drop_locals(error: BaseException | None) -> None:
-    """Let an error go without what the calls it came through had in their hands: the whole batch, for one."""
+    """Clear the frames of an error's traceback: they hold the whole batch, among others."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -137,13 +118,13 @@ class WriteHandle(msgspec.Struct, eq=False, gc=False):
     _is_asked: bool = False
 
     def __repr__(self) -> str:
-        state = "done" if self._outcome.done() else "under way"
+        state = "done" if self._outcome.is_done else "under way"
         return f"WriteHandle(ingestion_time_ms={self.ingestion_time_ms}, {state})"
 
     def done(self) -> bool:
         """Whether it has an outcome, good or bad. Raises `InvalidInput` in a forked child, where it never gets one."""
         self._outcome.check_process()
-        return self._outcome.done()
+        return self._outcome.is_done
 
     def result(self, timeout: float | None = None) -> Written:
         """Wait for the outcome: where the entries are.
@@ -153,7 +134,7 @@ class WriteHandle(msgspec.Struct, eq=False, gc=False):
         """
         if not self._outcome.wait(timeout):
             raise TimeoutError(f"not enqueued within {timeout} s; it is still on its way")
-        return self._tell()
+        return self._get()
 
     def __await__(self) -> Generator[Any, None, Written]:
         import asyncio  # here, for those who do not wait this way need not load it
@@ -161,21 +142,21 @@ class WriteHandle(msgspec.Struct, eq=False, gc=False):
         loop = asyncio.get_running_loop()
         arrived: asyncio.Future[None] = loop.create_future()
 
-        def tell() -> None:
-            if not arrived.done():  # whoever waited may have been cancelled
+        def arrive() -> None:
+            if not arrived.done():  # the task that waited may have been cancelled
                 arrived.set_result(None)
 
-        def tell_from_thread() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-                loop.call_soon_threadsafe(tell)
+        def arrive_from_thread() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and no task waits any more
+                loop.call_soon_threadsafe(arrive)
 
         self._outcome.wait(0)
-        self._outcome.when_done(tell_from_thread)
+        self._outcome.when_done(arrive_from_thread)
         yield from arrived
-        return self._tell()
+        return self._get()
 
-    def _tell(self) -> Written:
-        if self._outcome.has_failed and not self._is_asked:
+    def _get(self) -> Written:
+        if self._outcome.error is not None and not self._is_asked:
             self._is_asked = True
             self._outcome.hear()
         return self._outcome.get()

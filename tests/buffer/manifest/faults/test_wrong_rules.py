@@ -12,11 +12,12 @@ import pytest
 
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.attempts import Attempt, Verdict
 from penstock.buffer.manifest.cas import Change, Versioned, VersionedObject
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
-from penstock.buffer.manifest.state import Appended, QueueState, Start, Transaction, Verdict
-from penstock.buffer.manifest.v1.attempts import OpenDataAttempt
+from penstock.buffer.manifest.start import Start
+from penstock.buffer.manifest.state import Appended, QueueState, Transaction
 from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
 from penstock.buffer.manifest.v1.state import OpenDataState
 from penstock.buffer.manifest.v2.segments import Segments
@@ -26,9 +27,9 @@ from tests.buffer.manifest.faults.simulation import Rules, run
 MANIFESTS = ["opendata"]
 SEEDS = range(500)
 
-Judge = Callable[[OpenDataAttempt, Versioned[QueueState], Segments], Verdict]
+Judge = Callable[[Attempt, Versioned[QueueState], Segments], Verdict]
 
-right = OpenDataAttempt.judge
+right = Attempt.judge
 
 
 @pytest.fixture(autouse=True)
@@ -47,42 +48,42 @@ def kinds_caught(name: str, wanted: str, rules: Rules) -> set[str]:
     return kinds
 
 
-def by_number(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_number(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """As many entries as one's own write would have made: so it must have been that."""
     if found.state.next_sequence >= attempt.first_sequence + len(attempt.locations):
         return Verdict.HAPPENED
     return right(attempt, found, segments)
 
 
-def by_trying_again(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_trying_again(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """A failure is a failure."""
     return Verdict.DID_NOT
 
 
-def by_forgetting(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_forgetting(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """What is not there at the next look will never be."""
     verdict = right(attempt, found, segments)
     return Verdict.DID_NOT if verdict is Verdict.MAY_YET else verdict
 
 
-def by_silence(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_silence(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """Where there is no evidence it did not happen."""
     verdict = right(attempt, found, segments)
     return Verdict.DID_NOT if verdict is Verdict.NO_EVIDENCE else verdict
 
 
-def by_hope(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_hope(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """Where there is no evidence it happened."""
     verdict = right(attempt, found, segments)
     return Verdict.HAPPENED if verdict is Verdict.NO_EVIDENCE else verdict
 
 
-def by_first_location(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_first_location(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """The first of the entries stands for all of them, dequeued or not."""
     return right(replace(attempt, locations=attempt.locations[:1]), found, segments)
 
 
-def by_any_location(attempt: OpenDataAttempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
+def by_any_location(attempt: Attempt, found: Versioned[QueueState], segments: Segments) -> Verdict:
     """One of the entries in its place: so all of them are, though a shorter try began with it too."""
     first = attempt.first_sequence
     kept = found.state.entries(first, first + len(attempt.locations), segments)
@@ -105,7 +106,7 @@ def by_any_location(attempt: OpenDataAttempt, found: Versioned[QueueState], segm
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_an_enqueue_with_a_wrong_rule_is_caught(judge: Judge, reason: str, fresh_name: str) -> None:
-    class Wrong(OpenDataAttempt):
+    class Wrong(Attempt):
         def judge(self, found: Versioned[QueueState], segments: Segments) -> Verdict:
             return judge(self, found, segments)
 

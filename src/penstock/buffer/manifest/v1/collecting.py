@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import ClassVar
 
 from penstock.buffer.manifest.cas import Versioned
-from penstock.buffer.manifest.state import CycleClock, Fate, QueueState
+from penstock.buffer.manifest.state import CycleClock, CycleScope, Fate, QueueState
 from penstock.buffer.manifest.v2.segments import Segments
 from penstock.storage import ObjectMeta
 
@@ -19,9 +19,6 @@ from penstock.storage import ObjectMeta
 class OpenDataCollecting:
     """The rules of one cycle on a manifest of version 1."""
 
-    floor: ClassVar[int] = 0
-    waits_until: ClassVar[int] = 0
-    ranges: ClassVar[None] = None
     has_segments: ClassVar[bool] = False
     warning: ClassVar[None] = None
     can_close: ClassVar[bool] = False
@@ -30,14 +27,9 @@ class OpenDataCollecting:
         self._clock = clock
         self._segments = segments
         self._names = _names_in(state, segments)
-
-    @property
-    def named(self) -> int:
-        """How many objects the queue names."""
-        return len(self._names)
+        self.scope = CycleScope(len(self._names))
 
     def fate(self, meta: ObjectMeta) -> Fate:
-        """What is done with a data object."""
         if _name(meta.path) in self._names or not self.is_old(meta, self._clock):
             return Fate.KEEP
         return Fate.DELETE

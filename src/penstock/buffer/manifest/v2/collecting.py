@@ -5,16 +5,15 @@ Why that is safe, with any clocks, is in `docs/design/native-manifest.md`. Times
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from penstock.buffer.locations import LAST_ULID_MS, location_time, segment_time
 from penstock.buffer.manifest.cas import Versioned
-from penstock.buffer.manifest.state import CycleClock, Fate, QueueState
+from penstock.buffer.manifest.state import CycleClock, CycleScope, Fate, QueueState
 from penstock.buffer.manifest.time_ranges import RangesToClose, TimeRanges
 from penstock.buffer.manifest.v2.head import Head
-from penstock.buffer.manifest.v2.named_objects import named_objects
 from penstock.buffer.manifest.v2.segments import Segments
 from penstock.core import get_logger
 from penstock.storage import ObjectMeta
@@ -69,32 +68,18 @@ class NativeCollecting:
         self.segments = segments
         self.to_close = RangesToClose(self.head.closed)
         self._next_floor = max(floor_for(self.head, self.now - self.times.grace), self.head.floor)
+        floor, horizon, head = self._next_floor, self.times.horizon, self.head
+        closed = [(max(first, floor), min(last, horizon)) for first, last in head.closed]
+        self.scope = CycleScope(
+            entries=head.next_sequence - head.first_sequence,
+            floor=head.floor,
+            waits_until=head.floor_set_at + self.times.grace if head.floor or head.closed else 0,
+            ranges=[(0, floor - 1), *closed, (max(horizon + 1, floor), LAST_ULID_MS)],
+        )
         self._has_later = False
         self._ahead_count, self._last_ahead = 0, 0
         self._latest: int | None = None
         self._looked_through: frozenset[str] = frozenset()
-
-    @property
-    def named(self) -> int:
-        """How many entries the queue has."""
-        return self.head.next_sequence - self.head.first_sequence
-
-    @property
-    def floor(self) -> int:
-        """The floor of the head that the cycle began with."""
-        return self.head.floor
-
-    @property
-    def waits_until(self) -> int:
-        """When what is closed can be deleted."""
-        return self.head.floor_set_at + self.times.grace if self.head.floor or self.head.closed else 0
-
-    @property
-    def ranges(self) -> Sequence[tuple[int, int]] | None:
-        """What may be neither queued nor young: below the next floor, in a closed range, and far ahead."""
-        floor, horizon = self._next_floor, self.times.horizon
-        closed = [(max(first, floor), min(last, horizon)) for first, last in self.head.closed]
-        return [(0, floor - 1), *closed, (max(horizon + 1, floor), LAST_ULID_MS)]
 
     @property
     def warning(self) -> str | None:
@@ -112,13 +97,12 @@ class NativeCollecting:
     @property
     def can_close(self) -> bool:
         """Whether the floor before is carried out: else collectors that run often would put it off for ever."""
-        return self.now >= self.waits_until and (self._has_later or bool(self.to_close.ranges))
+        return self.now >= self.scope.waits_until and (self._has_later or bool(self.to_close.ranges))
 
     def fate(self, meta: ObjectMeta) -> Fate:
-        """What is done with a data object or a segment."""
         at = ulid_time_of(meta.path)
         if not self.head.may_name(at):
-            return Fate.WAITS if self.now < self.waits_until else Fate.DELETE
+            return Fate.WAITS if self.now < self.scope.waits_until else Fate.DELETE
         if at < self._next_floor:
             self._has_later = True
             return Fate.LATER
@@ -142,7 +126,7 @@ class NativeCollecting:
         head = cast("NativeState", found.state).head
         newest = max(ulid_time_of(path) for path in listed)
         named = set()
-        for count, path in enumerate(named_objects(head, self.segments, through=newest), 1):
+        for count, path in enumerate(self._named(head, through=newest), 1):
             if path in listed:
                 named.add(path)
             if count % _NAMES_PER_LOOK_AT_THE_TIME == 0 and is_over():
@@ -181,12 +165,17 @@ class NativeCollecting:
         Of a head that follows another only what is new is looked at. None where time is up before all was seen.
         """
         if self.to_close.ranges:
-            for path in named_objects(head, self.segments, known=self._looked_through):
+            for path in self._named(head, known=self._looked_through):
                 if is_over():
                     return ()
                 self.to_close.spare(ulid_time_of(path))
             self._looked_through |= {reference.name for reference in head.segments}
         return self.to_close.ranges
+
+    def _named(self, head: Head, *, through: int | None = None, known: Container[str] = ()) -> Iterator[str]:
+        """The paths of everything that a head names. Raises `NotFound` and `CorruptData` naming a segment."""
+        yield from (entry.location for entry in head.tail)
+        yield from self.segments.paths_behind(head.segments, head.first_sequence, through=through, known=known)
 
 
 def floor_for(head: Head, latest: int) -> int:

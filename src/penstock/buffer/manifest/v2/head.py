@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from penstock.buffer.descriptors import BatchDescriptor, Metadata
-from penstock.buffer.format.trailer import HEAD_MAGIC, last_u16, magic_of, trailer, unsupported, verified_body
+from penstock.buffer.descriptors import BatchDescriptor, Metadata, check_entry
+from penstock.buffer.format.trailer import HEAD_MAGIC, last_u16, magic_of, trailer, verified_body
 from penstock.buffer.locations import segment_time
 from penstock.buffer.manifest.state import DEFAULT_GROUP, Group, Limits, Natural, Writer
 from penstock.buffer.manifest.time_ranges import is_in_ranges, joined_ranges
@@ -27,10 +27,7 @@ MAX_LEVEL = 64
 
 _OPENDATA = 1
 _NO_ID = bytes(16)
-_U32 = (1 << 32) - 1
-_I64 = (1 << 63) - 1
 _U64 = (1 << 64) - 1
-_MAX_LOCATION_BYTES = (1 << 16) - 1
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -161,11 +158,6 @@ def encode_head(head: Head) -> bytes:
 
 def decode_head(data: bytes) -> Head:
     """Read the bytes of a head. Raises `CorruptData` naming what is wrong: a key it does not know as well."""
-    version = last_u16(data)
-    if version is None:
-        raise CorruptData(f"a manifest of {len(data)} bytes is too small")
-    if magic_of(data) is None:
-        raise unsupported(version, "a manifest's head")
     body = verified_body(data, VERSION, HEAD_MAGIC)
     try:
         head = _decoder.decode(body)
@@ -184,17 +176,7 @@ def entry_of(
     sequence: int, location: str, metadata: tuple[Metadata, ...], size: int | None, records: int | None
 ) -> Entry:
     """An entry for the queue. Raises `InvalidInput` for what version 1 could not hold either."""
-    if not 0 < len(location.encode(errors="surrogatepass")) <= _MAX_LOCATION_BYTES:
-        raise InvalidInput(f"a location must have 1 to {_MAX_LOCATION_BYTES} bytes, not {len(location)} characters")
-    try:
-        location.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"the location {location!r} cannot be written as UTF-8") from error
-    for item in metadata:
-        if not 0 <= item.start_index <= _U32:
-            raise InvalidInput(f"a metadata item's start_index must be from 0 to {_U32}, not {item.start_index}")
-        if not -_I64 - 1 <= item.ingestion_time_ms <= _I64:
-            raise InvalidInput(f"a metadata item's ingestion_time_ms must fit in 64 bits, not {item.ingestion_time_ms}")
+    check_entry(location, metadata)
     items = tuple(Item(item.start_index, item.ingestion_time_ms, bytes(item.payload)) for item in metadata)
     return Entry(sequence, location, records, size, items)
 

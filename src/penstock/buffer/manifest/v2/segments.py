@@ -11,14 +11,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
-from penstock.buffer.format.trailer import SEGMENT_MAGIC, last_u16, magic_of, trailer, unsupported, verified_body
+from penstock.buffer.format.trailer import SEGMENT_MAGIC, trailer, verified_body
 from penstock.buffer.locations import Names, folder_of, location_time, segment_time
 from penstock.buffer.manifest.state import Limits, Natural
 from penstock.buffer.manifest.v2.head import VERSION, Entry, Reference, check_reference
@@ -30,19 +29,10 @@ SEALING_THREADS = 16
 """How many segments are written at the same time."""
 
 _CACHED_BYTES = 16 << 20
-_MAX_SEGMENT_BYTES = 256 << 20  # to be read: room for one entry with metadata of that size
+_MAX_SEGMENT_BYTES = 256 << 20  # to be read: enough for one entry with metadata of that size
 
 _log = get_logger(__name__)
 _encoder = msgspec.msgpack.Encoder()
-
-
-WithRetries: TypeAlias = Callable[[Callable[[], str]], str]
-"""Calls something, and again a few times if it fails."""
-
-
-def call_once(write: Callable[[], str]) -> str:
-    """Call it, once."""
-    return write()
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -67,7 +57,7 @@ class Segments:
         store: ObjectStore,
         manifest_path: str,
         *,
-        with_retries: WithRetries = call_once,
+        with_retries: Callable[[Callable[[], str]], str] = lambda write: write(),
         threads: int = SEALING_THREADS,
         cached_bytes: int = _CACHED_BYTES,
     ) -> None:
@@ -122,6 +112,27 @@ class Segments:
                 yield from self.entries(segment.references, low, high)
             else:
                 yield from _between(segment.entries, low, high)
+
+    def paths_behind(
+        self, references: Sequence[Reference], first: int, *, through: int | None = None, known: Container[str] = ()
+    ) -> Iterator[str]:
+        """The paths of all segments and data objects behind references, from the sequence `first` on.
+
+        With `through`, segments are not opened that hold nothing as old as that ULID time, by what their references
+        say. What is behind references to `known` segments is not included. One segment is in memory at a time.
+        """
+        for reference in references:
+            # A window may begin behind its segment's first entry, and so does what is below it.
+            if reference.last < first or reference.name in known:
+                continue
+            yield self.path_of(reference)
+            if through is not None and reference.oldest > through:
+                continue
+            segment, start = self.read(reference), max(first, reference.first)
+            if reference.level:
+                yield from self.paths_behind(segment.references, start, through=through, known=known)
+            else:
+                yield from (entry.location for entry in _between(segment.entries, start, reference.last + 1))
 
     def _checked(self, segment: Segment, reference: Reference) -> Segment:
         """Every reference is checked, also that to a segment in the cache: two may name one segment and disagree."""
@@ -220,11 +231,6 @@ def encode_segment(segment: Segment, name: str) -> bytes:
 
 def decode_segment(data: bytes, name: str) -> Segment:
     """Read the bytes of the segment with this file name. Raises `CorruptData` saying what is wrong."""
-    version = last_u16(data)
-    if version is None:
-        raise CorruptData(f"a segment of {len(data)} bytes is too small")
-    if magic_of(data) is None:
-        raise unsupported(version, "a segment")
     body = verified_body(data, VERSION, SEGMENT_MAGIC, name)
     try:
         return _decoder.decode(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import ClassVar, Self
@@ -13,24 +14,22 @@ import msgspec
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
+from penstock.buffer.manifest.attempts import NativeAttempt
 from penstock.buffer.manifest.block_names import check_same_block, out_of_order
-from penstock.buffer.manifest.start import beginning, check_resumable
+from penstock.buffer.manifest.start import Claim, Start, beginning
 from penstock.buffer.manifest.state import (
     Appended,
     Backlog,
-    Claim,
     Collecting,
     CycleClock,
     Enqueued,
     Group,
     Limits,
     QueueState,
-    Start,
     Transaction,
     Writer,
 )
 from penstock.buffer.manifest.time_ranges import MOST_RANGES, TimeRanges, joined_ranges
-from penstock.buffer.manifest.v2.attempts import NativeAttempt
 from penstock.buffer.manifest.v2.collecting import NativeCollecting
 from penstock.buffer.manifest.v2.head import VERSION, Entry, Head, Reference, encode_head, entry_of, is_too_long
 from penstock.buffer.manifest.v2.segments import NewSegment, Segments, folded, narrowed, sealed
@@ -53,59 +52,41 @@ class NativeState:
     format_version: ClassVar[int] = VERSION
     evidence_lasts: ClassVar[bool] = True  # the head knows the last transaction of its writers
     guards_new_objects: ClassVar[bool] = True
+    names_groups: ClassVar[bool] = True
     batch_format: ClassVar[BatchFormat] = BatchFormat.ARROW
 
     @property
     def buffer_id(self) -> UUID:
-        """Which buffer this is."""
         return self.head.buffer_id
 
     @property
     def epoch(self) -> int:
-        """The last epoch that was given to any group."""
         return self.head.epoch
 
     @property
     def first_sequence(self) -> int:
-        """The first sequence that is kept for some group; the next one to be given where there is none."""
         return self.head.first_sequence
 
     @property
     def next_sequence(self) -> int:
-        """The sequence that the next entry will get."""
         return self.head.next_sequence
 
     @property
     def floor(self) -> int:
-        """The collector's floor."""
         return self.head.floor
 
     @property
     def closed(self) -> TimeRanges:
-        """The ranges that a collector has closed."""
         return self.head.closed
 
     @property
     def groups(self) -> Mapping[str, Group]:
-        """The readers, in the order they were created."""
         return self.head.groups
 
-    @property
-    def forgotten_through(self) -> int:
-        """Writers that wrote at this revision or before may have been forgotten."""
-        return self.head.forgotten_through
-
-    @property
-    def group_lags(self) -> Mapping[str, int]:
-        """How many batches each group has not acked."""
-        return {name: self.next_sequence - 1 - group.acked_through for name, group in self.groups.items()}
-
     def encode(self) -> bytes:
-        """The bytes of the head."""
         return encode_head(self.head)
 
     def writers(self) -> Mapping[str, Writer]:
-        """The writers that it remembers, the one that has not written for longest first."""
         return self.head.writers
 
     def entries(self, start: int, stop: int, segments: Segments) -> list[BatchDescriptor]:
@@ -139,17 +120,15 @@ class NativeState:
     # Who uses it.
 
     def check_paths(self, prefix: str | None, path: str) -> None:
-        """Every path will do."""
+        """Every path can be used."""
 
     def check_group(self, name: str) -> None:
-        """Raises `InvalidInput` for a group that is not there."""
         if name not in self.groups:
             raise InvalidInput(
                 f"there is no group {name!r} in {self.where}; its groups: {', '.join(self.groups) or 'none'}"
             )
 
     def check_reader(self, group: str, epoch: int, buffer_id: UUID | None) -> None:
-        """Raises `Fenced` unless an epoch is still that of the group, in the same buffer."""
         if buffer_id is not None and self.buffer_id != buffer_id:
             raise Fenced(
                 f"{self.where} is another buffer now, or none, and was {buffer_id}: its manifest was deleted since"
@@ -172,11 +151,9 @@ class NativeState:
     # Appending.
 
     def created(self) -> Self:
-        """An empty head, with its id."""
         return self._with(self.head.changed())
 
     def may_name(self, at: int | None) -> bool:
-        """Whether what has this ULID time may be named: it is neither below the floor nor in a closed range."""
         return self.head.may_name(at)
 
     def find(self, by: Transaction | None, locations: Sequence[str], segments: Segments) -> Enqueued | None:
@@ -190,17 +167,11 @@ class NativeState:
             return None
         if by.number < writer.transaction:
             raise out_of_order(by, writer.transaction, self.where)
-        self._check_same_block(by, writer.first_sequence, segments)
+        with suppress(NotFound):  # dequeued since, and its segment collected
+            for entry in self.entries(writer.first_sequence, writer.first_sequence + 1, segments):
+                for item in entry.metadata:
+                    check_same_block(by, item.payload)
         return Enqueued(False, writer.first_sequence, was_there=True)
-
-    def _check_same_block(self, by: Transaction, first: int, segments: Segments) -> None:
-        try:
-            queued = self.entries(first, first + 1, segments)
-        except NotFound:
-            return  # dequeued since, and its segment collected
-        for entry in queued:
-            for item in entry.metadata:
-                check_same_block(by, item.payload)
 
     def append(
         self, entries: Sequence[NewEntry], by: Transaction, names: Names, now: int, base: str | None
@@ -228,7 +199,7 @@ class NativeState:
             forgotten_through=forgotten,
         )
         locations = tuple(entry.location for entry in entries)
-        attempt = NativeAttempt(base, by, head.revision, head.next_sequence, locations)
+        attempt = NativeAttempt(base, head.next_sequence, locations, by, head.revision)
         return Appended(self._with(changed), attempt, segments)
 
     def _with_entries(
@@ -250,10 +221,8 @@ class NativeState:
     def claim(self, claim: Claim, segments: Segments) -> Self:
         """A new epoch for a group, which is created if it is not there."""
         group = self.groups.get(claim.group)
-        acked = group.acked_through if group is not None and group.epoch else self._begin(claim.start) - 1
-        if claim.last_acked is not None:
-            check_resumable(acked + 1, self.next_sequence, claim.last_acked, self.where, allow_gap=claim.allow_gap)
-            acked = max(acked, min(claim.last_acked, self.next_sequence - 1))
+        known = group.acked_through if group is not None and group.epoch else None
+        acked = claim.acked_through(known, self.first_sequence, self.next_sequence, self.where)
         return self.with_epoch(claim.group, acked, claim.owner, claim.now, segments)
 
     def ack(self, group: str, through: int, segments: Segments) -> Self | None:
@@ -266,13 +235,11 @@ class NativeState:
         return self._with(self.without_acked(self.head.changed(groups=groups), segments))
 
     def create_group(self, name: str, start: Start, owner: str, now: int, segments: Segments) -> Self:
-        """One group more. Raises `InvalidInput` if it is there, or the place where it is to begin is not."""
         if name in self.groups:
             raise InvalidInput(f"the group {name!r} is in {self.where} already")
         return self.with_epoch(name, self._begin(start) - 1, owner, now, segments)
 
     def reset_group(self, name: str, start: Start, owner: str, now: int, segments: Segments) -> Self:
-        """A group under a new epoch, which fences its consumer, that begins again somewhere."""
         self.check_group(name)
         return self.with_epoch(name, self._begin(start) - 1, f"{owner}, by a reset", now, segments)
 
@@ -288,7 +255,6 @@ class NativeState:
         return self._with(self.without_acked(self.head.changed(groups=groups), segments))
 
     def drop_writer(self, name: str) -> Self:
-        """Without what a writer did: what it sends again is appended again."""
         if name not in self.head.writers:
             raise InvalidInput(f"no writer {name!r} is known to {self.where}")
         writers = {other: writer for other, writer in self.head.writers.items() if other != name}
@@ -317,7 +283,7 @@ class NativeState:
         try:
             return narrowed(reference, start, segments.read)
         except PenstockError as error:
-            # It would have said how much remains, and let the collector go further. An ack does not need that.
+            # Its counts and its oldest time stay too large and too old, which holds back the collector, and no ack.
             _log.warning("acking into the segment %s of %s: %s", reference.name, self.where, error)
             return reference
 
@@ -327,7 +293,6 @@ class NativeState:
     # Collecting.
 
     def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
-        """What is below the floor or in a closed range, once that has been so for a grace period."""
         return NativeCollecting(self, clock, segments)
 
     def close_times(self, floor: int, ranges: TimeRanges, now: int) -> Self | None:

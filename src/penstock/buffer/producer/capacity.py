@@ -1,0 +1,113 @@
+"""How much a producer may hold, and the line of calls that wait until they fit.
+
+The batch that takes entries is not counted here until it is sealed: while calls wait in line there is no such batch,
+and otherwise the producer passes it along.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from operator import add, le, sub
+
+from penstock.buffer.config import ProducerConfig
+from penstock.buffer.producer.pending_batch import Held, PendingBatch
+from penstock.buffer.producer.sealed_batches import LONGEST_WAIT
+from penstock.errors import BackpressureTimeout, Closed
+
+_MANY_ENTRIES = 1 << 20  # entries without a single byte take memory too: four bytes each, in Arrow
+_LEAST_MEMORY_BYTES = 8 << 20  # a smaller capacity is for payloads alone, and their objects are not counted
+
+
+class _Ticket:
+    """A call's place in line."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Capacity:
+    """Counts what is sealed and has no outcome yet. Every method is called with the producer's lock held."""
+
+    def __init__(self, lock: threading.Lock, config: ProducerConfig) -> None:
+        size = config.max_buffered_bytes
+        self.most = Held(
+            config.max_buffered_inputs, size, max(size // 4, _MANY_ENTRIES), max(size, _LEAST_MEMORY_BYTES)
+        )
+        self._freed = threading.Condition(lock)
+        # By weak reference: should an interrupt keep a call from leaving the line, its ticket dies with it.
+        self._line: deque[weakref.ref[_Ticket]] = deque()
+        self._used = Held()
+        self._is_closed = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether calls wait in line."""
+        return bool(self._line) and self._first_in_line() is not None
+
+    def fits(self, call: Held, batch: PendingBatch | None) -> bool:
+        """Whether a call can be accepted at once beside the open batch: there is space, and no call waits in line."""
+        if self.is_awaited:
+            return False
+        return self._fits_alone(call) if batch is None else self._fits(Held(*map(add, batch.total, call)))
+
+    def remaining(self, batch: PendingBatch) -> Held:
+        """How much the open batch may grow and stay within every limit."""
+        return Held(*map(sub, map(sub, self.most, self._used), batch.total))
+
+    def add(self, batch: PendingBatch) -> None:
+        """Count a batch that is sealed."""
+        held = batch.total
+        used = Held(*map(add, self._used, held))
+        batch.held, self._used = held, used  # in one line: an interrupt comes before it, or after it
+
+    def release(self, batch: PendingBatch) -> None:
+        """Count a batch no more: it has its outcome."""
+        self._used = Held(*map(sub, self._used, batch.held))
+        self._freed.notify_all()
+
+    def wait(self, call: Held, timeout: float | None, before_waiting: Callable[[], None]) -> None:
+        """Wait in line, so that a large call is not starved by small ones.
+
+        Raises `BackpressureTimeout` past the timeout, and `Closed` when the producer closes.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        ticket = _Ticket()
+        try:
+            self._line.append(weakref.ref(ticket))
+            before_waiting()
+            while self._first_in_line() is not ticket or not self._fits_alone(call):
+                seconds = None if until is None else until - time.monotonic()
+                if seconds is not None and seconds <= 0:
+                    raise BackpressureTimeout(
+                        f"no space for {call.bytes} bytes within {timeout} s: {self._used.calls} calls with "
+                        f"{self._used.bytes} bytes are on their way; nothing was taken"
+                    )
+                self._freed.wait(None if seconds is None else min(seconds, LONGEST_WAIT))
+                if self._is_closed:
+                    raise Closed("the producer was closed while this call waited for space; nothing was taken")
+        finally:
+            self._line = deque(other for other in self._line if other() is not ticket)
+            self._freed.notify_all()  # the call that is first now may fit
+
+    def close(self) -> None:
+        """End every wait, with `Closed`."""
+        self._is_closed = True
+        self._freed.notify_all()
+
+    def _first_in_line(self) -> _Ticket | None:
+        while self._line:
+            ticket = self._line[0]()
+            if ticket is not None:
+                return ticket
+            self._line.popleft()
+        return None
+
+    def _fits_alone(self, call: Held) -> bool:
+        # A call that is larger than the capacity is accepted when nothing else is on its way.
+        return not self._used.calls or self._fits(call)
+
+    def _fits(self, more: Held) -> bool:
+        return all(map(le, map(add, self._used, more), self.most))
