@@ -155,43 +155,36 @@ def test_a_file_from_the_future_does_not_take_other_objects_there_with_it(tmp_pa
     assert store.head("touched").last_modified.year < 2096
 
 
-@pytest.mark.parametrize("uptime", [1 * SECOND, 900 * SECOND])
-def test_after_a_reboot_the_clock_takes_the_hosts_time(tmp_path: Path, host: Host, uptime: int) -> None:
+@pytest.mark.parametrize(
+    ("boot", "uptime"),
+    [(NEXT_BOOT, 1 * SECOND), (NEXT_BOOT, 900 * SECOND), (THIS_BOOT, 1 * SECOND)],
+    ids=["a shorter uptime", "a longer uptime", "an uptime that began anew under the same boot id"],
+)
+def test_after_a_reboot_the_clock_takes_the_hosts_time_and_never_goes_back(
+    tmp_path: Path, host: Host, boot: bytes, uptime: int
+) -> None:
     host.clock(tmp_path / "clock").next_stamp()
     host.now += HOUR
-    host.boot, host.up = NEXT_BOOT, uptime
-
+    host.boot, host.up = boot, uptime
     assert host.clock(tmp_path / "clock").next_stamp() == host.micros()
+    last = host.micros()
+    host.now -= 2 * HOUR
+    host.boot = b"another boot id."
+    assert host.clock(tmp_path / "clock").next_stamp() == last + 1
 
 
-def test_a_reboot_that_nobody_names_is_told_by_an_uptime_that_began_anew(tmp_path: Path, host: Host) -> None:
-    host.clock(tmp_path / "clock").next_stamp()
-    host.now += HOUR
-    host.up = 1 * SECOND
-
-    assert host.clock(tmp_path / "clock").next_stamp() == host.micros()
-
-
-def test_a_reboot_into_the_past_does_not_let_the_clock_go_back(tmp_path: Path, host: Host) -> None:
-    first = host.clock(tmp_path / "clock").next_stamp()
-    host.now -= HOUR
-    host.boot = NEXT_BOOT
-
-    assert host.clock(tmp_path / "clock").next_stamp() == first + 1
-
-
-@pytest.mark.parametrize("length", range(36))
-def test_a_torn_clock_file_is_survived(tmp_path: Path, host: Host, length: int) -> None:
+def test_a_torn_clock_file_is_replaced(tmp_path: Path, host: Host) -> None:
     path = tmp_path / "clock"
-    host.clock(path).next_stamp()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:length])
-    host.now += HOUR
+    for length in range(36):
+        host.clock(path).next_stamp()
+        whole = path.read_bytes()
+        path.write_bytes(whole[:length])
+        host.now += HOUR
 
-    stamp = host.clock(path).next_stamp()
-    assert stamp == host.micros()
-    assert host.clock(path).next_stamp() == stamp + 1
-    assert len(path.read_bytes()) == len(whole)
+        stamp = host.clock(path).next_stamp()
+        assert stamp == host.micros()
+        assert host.clock(path).next_stamp() == stamp + 1
+        assert len(path.read_bytes()) == len(whole)
 
 
 def test_a_clock_file_with_any_bit_turned_is_not_believed(tmp_path: Path, host: Host) -> None:
@@ -254,29 +247,7 @@ def test_processes_that_stamp_at_the_same_time_never_get_the_same_one(tmp_path: 
     assert len({stamp for stamps in series for stamp in stamps}) == 4_000
 
 
-def hold_the_clock(parent: Parent, root: str) -> None:
-    """Write an object, and stop while the clock is read, under its lock."""
-
-    def stop() -> float:
-        parent.tell("reading the clock")
-        parent.wait()
-        return NOW
-
-    LocalStore(root, clock=stop).put("object", b"1")
-
-
-def test_a_process_killed_while_it_holds_the_clock_blocks_nobody(tmp_path: Path, start: Start) -> None:
-    LocalStore(tmp_path).put("object", b"0")
-    for _ in range(5):
-        victim = start(hold_the_clock, str(tmp_path))
-        victim.hear()
-        victim.kill()
-        assert LocalStore(tmp_path).get("object").data == b"0"
-        LocalStore(tmp_path).put("other", b"")
-        LocalStore(tmp_path).put("object", b"0")
-
-
-def test_the_hosts_own_clocks_are_told_as_the_store_needs_them() -> None:
+def test_the_hosts_own_clocks_have_the_form_that_a_store_needs() -> None:
     assert len(boot_id()) == 16
     assert boot_id() == boot_id()
     assert 0 < uptime_ns() <= uptime_ns()
