@@ -48,7 +48,7 @@ def test_an_error_of_closing_is_raised_but_never_hides_another(caplog: pytest.Lo
     assert "closing Door() failed too" in caplog.text
 
 
-def test_a_forked_child_is_told_what_to_do_instead() -> None:
+def test_the_error_in_a_forked_child_names_what_to_do_instead() -> None:
     door = Door()
     reading, writing = os.pipe()
     child = os.fork()

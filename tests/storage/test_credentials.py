@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from penstock.errors import InvalidInput, OutcomeUnknown, PenstockError, StorageError
+from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.storage import ObjectStore, open_store
 from tests.storage.http_endpoint import Endpoint, listening
 from tests.support.servers import AZURE_ACCOUNT, AzureServer, S3Server
@@ -343,12 +343,6 @@ def test_nothing_shows_when_the_bucket_is_missing(watch: Watch, s3_server: S3Ser
         "list": lambda: list(store.list_objects()),
     }
     assert "NoSuchBucket" in str(watch.failure(StorageError, actions[operation]))
-
-
-def test_an_unknown_outcome_shows_nothing_either(watch: Watch, closed_port: int) -> None:
-    where, options = place("azure, a signature", closed_port)
-    store = watch.open(where, **options)
-    watch.failure(OutcomeUnknown, lambda: store.put_if_absent("object", b""))
 
 
 # Options and URLs that are refused

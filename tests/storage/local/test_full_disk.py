@@ -53,7 +53,7 @@ def test_a_write_to_a_full_disk_fails_and_the_old_object_stays_whole(mount: Moun
     assert {name for name in files_below(str(root)) - files if not name.endswith(".lock")} == set()
 
 
-def test_after_room_was_made_on_a_full_disk_writing_works_again(mount: Mount) -> None:
+def test_after_space_was_freed_on_a_full_disk_writing_works_again(mount: Mount) -> None:
     root = mount("size=2m")
     store = LocalStore(root)
     store.put("manifest", b"old")
@@ -78,7 +78,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_write_leaves_the_old_object(mou
     store.put("manifest", b"n" * MEGABYTE)
 
 
-def test_a_disk_without_inodes_left_fails_writes_and_goes_on_after_deletes(mount: Mount) -> None:
+def test_a_disk_without_free_inodes_fails_writes_and_goes_on_after_deletes(mount: Mount) -> None:
     root = mount("size=2m,nr_inodes=40")
     store = LocalStore(root)
     store.put("manifest", b"old")

@@ -101,23 +101,29 @@ CALLS: dict[str, Callable[[LocalStore, str], object]] = {
     "head": lambda store, link: store.head(f"{link}/file"),
     "put": lambda store, link: store.put(f"{link}/file", b"new"),
     "put_if_absent": lambda store, link: store.put_if_absent(f"{link}/new", b"new"),
+    "put_if_match": lambda store, link: store.put_if_match(f"{link}/file", b"new", "1"),
+    "get below": lambda store, link: store.get(f"{link}/deeper/file"),
+    "put below": lambda store, link: store.put(f"{link}/deeper/new", b"new"),
     "delete": lambda store, link: store.delete([f"{link}/file"]),
+    "delete after another": lambda store, link: store.delete(["dir/object", f"{link}/file"]),
     "list": lambda store, link: list(store.list_objects(link)),
     "list below": lambda store, link: list(store.list_objects(f"{link}/deeper")),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("target", ["outside", "outside/.."])
+@pytest.mark.parametrize("target", ["ROOT/../outside", "ROOT/../outside/..", "../../outside"])
 def test_a_directory_link_that_leaves_the_store_is_refused(root: Path, secret: Path, call: str, target: str) -> None:
     (secret.parent / "deeper").mkdir()
     (secret.parent / "deeper" / "file").write_bytes(SECRET)
-    (root / "dir" / "link").symlink_to(root.parent / target)
+    (root / "dir" / "link").symlink_to(target.replace("ROOT", str(root)))
 
     with pytest.raises(InvalidInput, match="leaves the store"):
         CALLS[call](LocalStore(root), "dir/link")
     assert secret.read_bytes() == SECRET
     assert sorted(os.listdir(secret.parent)) == ["deeper", "file"]
+    assert os.listdir(secret.parent / "deeper") == ["file"]
+    assert contents_of(str(root)) == {"dir/object": b"object"}
 
 
 def test_a_directory_link_that_leaves_the_store_is_not_followed_by_a_listing_from_above(
