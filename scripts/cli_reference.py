@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from penstock.cli.app import app
-from penstock.cli.commands import COMMANDS
+from penstock.cli.commands import COMMANDS, load
 
 _INTRO = """\
 # Command line
@@ -27,8 +27,8 @@ error, and the exit status is 1; a wrong option is exit status 2."""
 def main() -> None:
     """Print the page."""
     group = typer.Typer()
-    for name, command in COMMANDS.items():
-        loaded = command.load()
+    for name in COMMANDS:
+        loaded = load(name)
         if isinstance(loaded, typer.Typer):
             group.add_typer(loaded, name=name)
         else:
