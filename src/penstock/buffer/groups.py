@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.buffer.config import check_group, check_start
 from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
 from penstock.buffer.manifest.start import Start
 from penstock.buffer.manifest.state import Writer
+from penstock.core import current
 from penstock.storage import ObjectStore, open_store
 
 
@@ -36,15 +38,15 @@ class Groups:
     """
 
     def __init__(self, where: str | os.PathLike[str] | ObjectStore, manifest_path: str = MANIFEST_PATH) -> None:
-        self._store, self._path = open_store(where), manifest_path
+        self._queue = _QueueOfProcess(open_store(where), manifest_path)
 
     def list(self) -> list[GroupStatus]:
         """Every group, in the order they came. A manifest of version 1 has one, which it does not name."""
-        return groups_in(_queue(self).look())
+        return groups_in(self._queue().look())
 
     def create(self, name: str, start: Start = "earliest") -> None:
         """Create a group. Raises `InvalidInput` if it is there, if the place is not, or on a manifest of version 1."""
-        _queue(self).create_group(check_group(name), check_start(start))
+        self._queue().create_group(check_group(name), check_start(start))
 
     def drop(self, name: str, *, force: bool = False) -> None:
         """Remove a group, and with it what only it held back.
@@ -52,14 +54,14 @@ class Groups:
         Raises `NotFound` if the buffer is not there; `InvalidInput` if the group is not, and for the last one unless it
         is forced; and `OutcomeUnknown` where a reply was lost, and the group is there under another epoch.
         """
-        _queue(self).drop_group(check_group(name), force=force)
+        self._queue().drop_group(check_group(name), force=force)
 
     def reset(self, name: str, to: Start) -> None:
         """Let a group go on at `earliest`, `latest` or a sequence. Raises `InvalidInput` if either is not there.
 
         Raises `NotFound` and `OutcomeUnknown` as `drop` does.
         """
-        _queue(self).reset_group(check_group(name), check_start(to))
+        self._queue().reset_group(check_group(name), check_start(to))
 
 
 class Writers:
@@ -70,20 +72,28 @@ class Writers:
     """
 
     def __init__(self, where: str | os.PathLike[str] | ObjectStore, manifest_path: str = MANIFEST_PATH) -> None:
-        self._store, self._path = open_store(where), manifest_path
+        self._queue = _QueueOfProcess(open_store(where), manifest_path)
 
     def list(self) -> Mapping[str, Writer]:
         """Every writer, the one that has not written for longest first. Raises `InvalidInput` on version 1."""
-        return _queue(self).look().writers
+        return self._queue().look().writers
 
     def drop(self, name: str) -> None:
         """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
-        _queue(self).drop_writer(name)
+        self._queue().drop_writer(name)
 
 
-def _queue(of: Groups | Writers) -> BufferQueue:
-    """A new queue for each call: it has no locks that a thread of a parent process could hold in a forked child."""
-    return BufferQueue(of._store, of._path, "consumer")
+class _QueueOfProcess:
+    """The queue. A forked child has its own: a thread of the parent may have held a lock of the one before."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self._create = partial(BufferQueue, store, path, "consumer")
+        self._home, self._queue = current.number, self._create()
+
+    def __call__(self) -> BufferQueue:
+        if self._home != current.number:
+            self._home, self._queue = current.number, self._create()
+        return self._queue
 
 
 def groups_in(view: QueueView) -> list[GroupStatus]:

@@ -168,8 +168,9 @@ def next_epoch(epoch: int) -> int:
 def _encode_entry(sequence: int, location: str, metadata: Sequence[Metadata]) -> bytes:
     place = check_entry(location, metadata)
     parts = [_ENTRY.pack(sequence, len(place)), place, _COUNT.pack(len(metadata))]
-    for item in metadata:
-        parts += [_METADATA.pack(item.start_index, item.ingestion_time_ms, len(item.payload)), item.payload]
+    parts += [
+        _METADATA.pack(item.start_index, item.ingestion_time_ms, len(item.payload)) + item.payload for item in metadata
+    ]
     length = sum(map(len, parts))
     if length > _U32:
         raise InvalidInput(f"the metadata of {location} have {length} bytes, and an entry cannot have more than {_U32}")
