@@ -83,9 +83,9 @@ def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) ->
     r"""The columns of payloads, in the order in which their fields appear.
 
     The first payload that has a field settles its type: integers and floats fit together, as floats, and null fits
-    everything. Text is a string, also where it looks like a time. A payload that does not parse, or does not fit,
-    settles nothing. There are at most 4,000 fields, or fewer where there are so many rows that their columns would take
-    far more memory than the payloads.
+    everything. Text is a string, also where it looks like a time. A payload that does not parse, or does not fit by
+    what was settled, settles nothing. There are at most 4,000 fields, or fewer where there are so many rows that their
+    columns would take far more memory than the payloads.
 
     >>> infer_schema(pa.array([b'{"id": 1}', b'{"id": 2.5, "name": "x"}', b"oops"], pa.binary())).to_string()
     'id: double\nname: string'
