@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.rglob("*.md"))]
 BLOCKS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}", marks=[pytest.mark.slow] * ("SparkSession" in block))
     for page in PAGES
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE))
 ]
@@ -127,6 +127,7 @@ def test_every_fault_is_in_the_page_of_testing() -> None:
     assert re.findall(r"^\| `([A-Z_]+)` \|", page, re.MULTILINE) == [fault.name for fault in Fault]
 
 
+@pytest.mark.slow
 def test_the_documentation_builds_without_a_warning_and_loads_nothing_from_the_net(tmp_path: Path) -> None:
     site = tmp_path / "site"
     done = subprocess.run(

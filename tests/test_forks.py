@@ -55,6 +55,7 @@ def test_a_child_uses_what_it_may_and_is_refused_the_rest_at_once(start: Start, 
     check(name, *start(use_in_children, str(tmp_path), name, False).answer())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOCKED)
 def test_it_is_the_same_while_a_thread_of_the_parent_holds_every_lock(start: Start, tmp_path: Path, name: str) -> None:
     check(name, *start(use_in_children, str(tmp_path), name, True).answer())

@@ -37,7 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "format" not in metafunc.module.__name__.split("."):
         metafunc.parametrize("manifest", getattr(metafunc.module, "MANIFESTS", manifests.KINDS), indirect=True)
     if "store" in metafunc.fixturenames:
-        kinds = ("disk", "s3") if metafunc.definition.path.name in ON_S3 else ("memory", "disk")
+        is_on_s3 = metafunc.definition.path.name in ON_S3
+        kinds = ("disk", "s3") if is_on_s3 else ("memory", pytest.param("disk", marks=pytest.mark.slow))
         metafunc.parametrize("store", kinds, indirect=True)
 
 

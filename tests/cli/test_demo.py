@@ -42,32 +42,38 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     return Demo(root, run_for(290, *words))
 
 
+@pytest.mark.slow
 def test_the_demo_ends_well_although_its_driver_was_killed(demo: Demo) -> None:
     assert demo.result.returncode == 0, demo.result.stdout + demo.result.stderr
     assert "killed the pipeline's driver with SIGKILL (1 of 1)" in demo.result.stdout
 
 
+@pytest.mark.slow
 def test_the_demo_loses_nothing_and_has_nothing_twice(demo: Demo) -> None:
     assert (demo.numbers["lost"], demo.numbers["twice"]) == (0, 0)
 
 
+@pytest.mark.slow
 def test_every_event_of_the_demo_is_a_row_or_a_dead_letter(demo: Demo) -> None:
     numbers = demo.numbers
     assert (numbers["events pushed"], numbers["dead letters"]) == (PUSHED.total, PUSHED.dead)
     assert numbers["rows in the table"] == PUSHED.total - PUSHED.dead
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "rows"), [("table", PUSHED.total - PUSHED.dead), ("dead-letters", PUSHED.dead)])
 def test_the_tables_of_the_demo_have_what_it_says_for_any_reader(demo: Demo, table: str, rows: int) -> None:
     assert ds.dataset(demo.root / table, format="parquet", partitioning="hive").count_rows() == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["queues", "buffer", "table", "dead-letters", "pipeline.toml", "driver.log"])
 def test_what_the_demo_names_is_there(demo: Demo, name: str) -> None:
     assert str(demo.root / name) in demo.result.stdout
     assert (demo.root / name).exists()
 
 
+@pytest.mark.slow
 def test_the_demo_leaves_its_queues_empty_and_its_buffer_acked(demo: Demo) -> None:
     assert Manifest.read(demo.root / "buffer").entries == ()
     places = list(queues_in(demo.root / "queues"))

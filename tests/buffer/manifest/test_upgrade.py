@@ -34,7 +34,7 @@ OPENDATA = ProducerConfig(manifest_format="opendata")
 
 
 @pytest.fixture
-def store(fresh_name: str) -> Counted:
+def counted(fresh_name: str) -> Counted:
     return Counted(fresh_name)
 
 
@@ -52,11 +52,11 @@ def opendata(store: ObjectStore, group: str = "default") -> BufferQueue:
 @pytest.mark.parametrize(
     ("count", "acked"), [(0, 0), (1, 0), (5, 0), (5, 2), (5, 5), (257, 0), (10_000, 0), (10_000, 9)]
 )
-def test_everything_is_as_it_was(store: Counted, count: int, acked: int) -> None:
-    version_1(store, count, acked=acked, epoch=7)
-    before = Manifest.read(store)
-    assert upgrade(store) == Upgrade(is_new=True, entries=count - acked)
-    after = Manifest.read(store)
+def test_everything_is_as_it_was(counted: Counted, count: int, acked: int) -> None:
+    version_1(counted, count, acked=acked, epoch=7)
+    before = Manifest.read(counted)
+    assert upgrade(counted) == Upgrade(is_new=True, entries=count - acked)
+    after = Manifest.read(counted)
     assert (after.version, after.epoch, after.next_sequence) == (2, 7, count)
     assert [(one.sequence, one.location, one.metadata) for one in after.entries] == [
         (one.sequence, one.location, one.metadata) for one in before.entries
@@ -64,65 +64,65 @@ def test_everything_is_as_it_was(store: Counted, count: int, acked: int) -> None
     assert {one.records for one in after.entries} <= {None}
     group = after.groups["default"]
     assert (list(after.groups), group.epoch, group.acked_through) == (["default"], 7, acked - 1)
-    assert store.largest_head <= 128 << 10
+    assert counted.largest_head <= 128 << 10
 
 
-def test_sizes_are_asked_of_the_store(store: Counted) -> None:
-    version_1(store, 3)
-    store.put("data/0", b"123")
-    store.put("data/2", b"12345")
-    upgrade(store)
-    assert [entry.size for entry in Manifest.read(store).entries] == [3, None, 5]
+def test_sizes_are_asked_of_the_store(counted: Counted) -> None:
+    version_1(counted, 3)
+    counted.put("data/0", b"123")
+    counted.put("data/2", b"12345")
+    upgrade(counted)
+    assert [entry.size for entry in Manifest.read(counted).entries] == [3, None, 5]
 
 
-def test_a_second_upgrade_changes_nothing(store: Counted) -> None:
-    version_1(store, 3)
-    upgrade(store)
-    before = store.get(MANIFEST)
-    assert upgrade(store) == Upgrade(is_new=False, entries=0)
-    assert store.get(MANIFEST).version == before.version
+def test_a_second_upgrade_changes_nothing(counted: Counted) -> None:
+    version_1(counted, 3)
+    upgrade(counted)
+    before = counted.get(MANIFEST)
+    assert upgrade(counted) == Upgrade(is_new=False, entries=0)
+    assert counted.get(MANIFEST).version == before.version
 
 
-def test_where_nothing_is_or_no_manifest_nothing_is_made(store: Counted) -> None:
+def test_where_nothing_is_or_no_manifest_nothing_is_made(counted: Counted) -> None:
     with pytest.raises(InvalidInput, match="no manifest"):
-        upgrade(store)
-    store.put(MANIFEST, b"garbage that is long enough to be one")
+        upgrade(counted)
+    counted.put(MANIFEST, b"garbage that is long enough to be one")
     with pytest.raises(CorruptData):
-        upgrade(store)
-    assert [meta.path for meta in store.list_objects()] == [MANIFEST]
+        upgrade(counted)
+    assert [meta.path for meta in counted.list_objects()] == [MANIFEST]
 
 
 @pytest.mark.parametrize("location", ["x", "../x", "a//b", "/abs/x", "é€", "."])
-def test_a_location_that_is_no_path_does_not_hold_up_an_upgrade(store: Counted, location: str) -> None:
-    store.put(MANIFEST, OpenDataManifest.empty().append([(location, ())]).data)
-    assert upgrade(store).entries == 1
-    assert locations(store) == [location]
+def test_a_location_that_is_no_path_does_not_hold_up_an_upgrade(counted: Counted, location: str) -> None:
+    counted.put(MANIFEST, OpenDataManifest.empty().append([(location, ())]).data)
+    assert upgrade(counted).entries == 1
+    assert locations(counted) == [location]
 
 
 # Consumers.
 
 
-def test_a_consumer_goes_on_under_its_epoch(store: Counted) -> None:
-    with Producer(store, OPENDATA) as producer:
+def test_a_consumer_goes_on_under_its_epoch(counted: Counted) -> None:
+    with Producer(counted, OPENDATA) as producer:
         for number in range(4):
             producer.produce(b"%d" % number).result()
-    with Consumer(store, ConsumerConfig(gc=False)) as consumer:
+    with Consumer(counted, ConsumerConfig(gc=False)) as consumer:
         assert [one.sequence for one in consumer.next_descriptors(2)] == [0, 1]
         consumer.ack_through(0)
-        upgrade(store)
+        upgrade(counted)
         assert [one.sequence for one in consumer.next_descriptors(9)] == [2, 3]
         consumer.ack_through(2)
-    assert (head_of(store).groups["default"].epoch, head_of(store).groups["default"].acked_through) == (1, 2)
-    with Consumer(store, ConsumerConfig(gc=False)) as another:
+    assert (head_of(counted).groups["default"].epoch, head_of(counted).groups["default"].acked_through) == (1, 2)
+    with Consumer(counted, ConsumerConfig(gc=False)) as another:
         assert [one.sequence for one in another.next_descriptors(9)] == [3]
 
 
-def test_a_consumer_that_was_fenced_stays_fenced(store: Counted) -> None:
-    version_1(store, 4)
-    fenced, active = opendata(store), opendata(store)
+def test_a_consumer_that_was_fenced_stays_fenced(counted: Counted) -> None:
+    version_1(counted, 4)
+    fenced, active = opendata(counted), opendata(counted)
     old = fenced.claim("earliest", None, allow_gap=False).epoch
     epoch = active.claim("earliest", None, allow_gap=False).epoch
-    upgrade(store)
+    upgrade(counted)
     calls: list[Callable[[], object]] = [lambda: fenced.read(old), lambda: fenced.dequeue(old, 1)]
     for call in calls:
         with pytest.raises(Fenced):
@@ -130,22 +130,22 @@ def test_a_consumer_that_was_fenced_stays_fenced(store: Counted) -> None:
     assert active.dequeue(epoch, 1).first_sequence == 2
 
 
-def test_a_consumer_of_version_1_may_be_upgraded_between_its_read_and_its_write(store: Counted) -> None:
-    version_1(store, 4)
-    faulty = FaultyStore(store, rates={}, third_party=lambda *_: upgrade(store), sleep=lambda _: None)
+def test_a_consumer_of_version_1_may_be_upgraded_between_its_read_and_its_write(counted: Counted) -> None:
+    version_1(counted, 4)
+    faulty = FaultyStore(counted, rates={}, third_party=lambda *_: upgrade(counted), sleep=lambda _: None)
     queue = opendata(faulty)
     epoch = queue.claim("earliest", None, allow_gap=False).epoch
     faulty.inject(Fault.THIRD_PARTY_BEFORE, path=MANIFEST)
     assert queue.dequeue(epoch, 1).first_sequence == 2
-    assert (head_of(store).groups["default"].acked_through, head_of(store).epoch) == (1, 1)
+    assert (head_of(counted).groups["default"].acked_through, head_of(counted).epoch) == (1, 1)
 
 
-def test_a_group_has_to_wait_for_the_upgrade(store: Counted) -> None:
-    version_1(store, 4)
-    queue = opendata(store, "audit")
+def test_a_group_has_to_wait_for_the_upgrade(counted: Counted) -> None:
+    version_1(counted, 4)
+    queue = opendata(counted, "audit")
     with pytest.raises(InvalidInput, match="`penstock manifest upgrade`"):
         queue.claim("earliest", None, allow_gap=False)
-    upgrade(store)
+    upgrade(counted)
     assert queue.claim(2, None, allow_gap=False).first_sequence == 2
 
 
@@ -155,24 +155,24 @@ def test_a_group_has_to_wait_for_the_upgrade(store: Counted) -> None:
 @pytest.mark.parametrize("count", [1, 300], ids=["small", "sealed"])
 @pytest.mark.parametrize("fault", [*LOST_REPLIES, Fault.ERROR_BEFORE, Fault.LATE])
 def test_an_enqueue_of_version_1_in_doubt_is_settled_after_the_upgrade(
-    store: Counted, fault: Fault, count: int
+    counted: Counted, fault: Fault, count: int
 ) -> None:
-    version_1(store, count)
-    faulty = FaultyStore(store, rates={}, third_party=lambda *_: upgrade(store), sleep=lambda _: None, max_late=1)
+    version_1(counted, count)
+    faulty = FaultyStore(counted, rates={}, third_party=lambda *_: upgrade(counted), sleep=lambda _: None, max_late=1)
     faulty.inject(fault, path=MANIFEST)
     faulty.inject(Fault.THIRD_PARTY_AFTER, path=MANIFEST)
     queue = opendata(faulty)
     done = enqueue(queue, new(2, 900))
     faulty.settle()
     assert done.sequences == {"data/900": count, "data/901": count + 1}
-    assert locations(store)[count:] == ["data/900", "data/901"]
-    assert head_of(store).next_sequence == count + 2
+    assert locations(counted)[count:] == ["data/900", "data/901"]
+    assert head_of(counted).next_sequence == count + 2
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_read_that_fails_while_a_doubt_is_settled_fails_nobody(store: Counted, times: int) -> None:
-    version_1(store, 300)
-    faulty = FaultyStore(store, rates={}, third_party=lambda *_: upgrade(store), sleep=lambda _: None)
+def test_a_read_that_fails_while_a_doubt_is_settled_fails_nobody(counted: Counted, times: int) -> None:
+    version_1(counted, 300)
+    faulty = FaultyStore(counted, rates={}, third_party=lambda *_: upgrade(counted), sleep=lambda _: None)
     faulty.inject(Fault.ERROR_AFTER, path=MANIFEST)
     faulty.inject(Fault.THIRD_PARTY_AFTER, path=MANIFEST)
 
@@ -193,18 +193,18 @@ def test_a_read_that_fails_while_a_doubt_is_settled_fails_nobody(store: Counted,
         def put_if_match(self, path: str, data: Data, version: str) -> str:
             return faulty.put_if_match(path, data, version)
 
-    queue = opendata(FailsLater(store.url.removeprefix("memory://")))
+    queue = opendata(FailsLater(counted.url.removeprefix("memory://")))
     assert enqueue(queue, new(1, 900)).sequences == {"data/900": 300}
-    assert locations(store).count("data/900") == 1
+    assert locations(counted).count("data/900") == 1
 
 
-def test_an_enqueue_that_meets_the_upgrade_is_appended_to_version_2(store: Counted) -> None:
-    version_1(store, 2)
-    queue = opendata(store)
+def test_an_enqueue_that_meets_the_upgrade_is_appended_to_version_2(counted: Counted) -> None:
+    version_1(counted, 2)
+    queue = opendata(counted)
     queue.look()
-    upgrade(store)
+    upgrade(counted)
     assert enqueue(queue, new(1, 900)).sequences == {"data/900": 2}
-    assert len(head_of(store).writers) == 1
+    assert len(head_of(counted).writers) == 1
 
 
 # Blocks.
@@ -215,18 +215,18 @@ def block(store: ObjectStore, number: int) -> bool:
     return appender.append([appender.write(values_to_arrow([b"a"])) for _ in range(2)], BlockName("query", number))
 
 
-def test_a_named_block_that_is_sent_again_after_the_upgrade_is_not_appended(store: Counted) -> None:
-    assert block(store, 3)
-    assert block(store, 4)
-    upgrade(store)
-    assert {name: (one.transaction, one.first_sequence) for name, one in Writers(store).list().items()} == {
+def test_a_named_block_that_is_sent_again_after_the_upgrade_is_not_appended(counted: Counted) -> None:
+    assert block(counted, 3)
+    assert block(counted, 4)
+    upgrade(counted)
+    assert {name: (one.transaction, one.first_sequence) for name, one in Writers(counted).list().items()} == {
         "query": (4, 2)
     }
-    assert not block(store, 4)
+    assert not block(counted, 4)
     with pytest.raises(InvalidInput, match="comes with transaction 3, and 4 is its last one"):
-        block(store, 3)
-    assert block(store, 5)
-    assert head_of(store).next_sequence == 6
+        block(counted, 3)
+    assert block(counted, 5)
+    assert head_of(counted).next_sequence == 6
 
 
 def test_a_block_that_a_collector_of_version_1_has_on_its_list_is_written_again(fresh_name: str) -> None:
@@ -260,31 +260,31 @@ def test_a_block_that_a_collector_of_version_1_has_on_its_list_is_written_again(
         b'{"writer":"","transaction":1}',
     ],
 )
-def test_metadata_that_look_like_a_blocks_make_no_writers(store: Counted, payload: bytes) -> None:
+def test_metadata_that_look_like_a_blocks_make_no_writers(counted: Counted, payload: bytes) -> None:
     entry = ("data/0", (Metadata(0, 0, payload),))
-    store.put(MANIFEST, OpenDataManifest.empty().append([entry]).data)
-    assert upgrade(store).is_new
-    assert Writers(store).list() == {}
+    counted.put(MANIFEST, OpenDataManifest.empty().append([entry]).data)
+    assert upgrade(counted).is_new
+    assert Writers(counted).list() == {}
 
 
-def test_a_consumer_that_was_fenced_before_the_upgrade_hears_when(store: Counted) -> None:
-    version_1(store, 3)
-    first, second = opendata(store), opendata(store)
+def test_a_consumer_that_was_fenced_before_the_upgrade_hears_when(counted: Counted) -> None:
+    version_1(counted, 3)
+    first, second = opendata(counted), opendata(counted)
     epoch = first.claim("earliest", None, allow_gap=False).epoch
     second.claim("earliest", None, allow_gap=False)
-    upgrade(store)
+    upgrade(counted)
     with pytest.raises(Fenced, match=r"on version 1, before it was upgraded; its epoch is 2, and this one's 1"):
         first.read(epoch)
 
 
 @pytest.mark.parametrize("spoiled", [b"\x81\xa1a\x01PSTM", b"PSTM", b"\x02\x00", b"\x03\x00", b"\x07"])
-def test_what_is_no_head_is_no_upgraded_one(store: Counted, spoiled: bytes) -> None:
-    store.put(MANIFEST, spoiled)
-    with pytest.raises(CorruptData, match=rf"{store.url}/{MANIFEST}: "):
-        upgrade(store)
+def test_what_is_no_head_is_no_upgraded_one(counted: Counted, spoiled: bytes) -> None:
+    counted.put(MANIFEST, spoiled)
+    with pytest.raises(CorruptData, match=rf"{counted.url}/{MANIFEST}: "):
+        upgrade(counted)
 
 
-def test_a_users_own_metadata_make_no_writers(store: Counted) -> None:
+def test_a_users_own_metadata_make_no_writers(counted: Counted) -> None:
     payloads = [
         b"",
         b"{",
@@ -296,9 +296,9 @@ def test_a_users_own_metadata_make_no_writers(store: Counted) -> None:
     ]
     payloads += [b'{"writer":"w","transaction":-1}', b"[" * 10_000]
     entries = [(f"data/{place}", (Metadata(0, 0, payload),)) for place, payload in enumerate(payloads)]
-    store.put(MANIFEST, OpenDataManifest.empty().append(entries).data)
-    upgrade(store)
-    assert Writers(store).list() == {}
+    counted.put(MANIFEST, OpenDataManifest.empty().append(entries).data)
+    upgrade(counted)
+    assert Writers(counted).list() == {}
 
 
 # The upgrade itself.
@@ -306,24 +306,24 @@ def test_a_users_own_metadata_make_no_writers(store: Counted) -> None:
 
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("fault", [*LOST_REPLIES, Fault.ERROR_BEFORE, Fault.LATE])
-def test_an_upgrade_whose_reply_is_lost_has_happened_once(store: Counted, fault: Fault, times: int) -> None:
-    version_1(store, 300)
-    faulty = FaultyStore(store, rates={}, sleep=lambda _: None)
+def test_an_upgrade_whose_reply_is_lost_has_happened_once(counted: Counted, fault: Fault, times: int) -> None:
+    version_1(counted, 300)
+    faulty = FaultyStore(counted, rates={}, sleep=lambda _: None)
     faulty.inject(fault, path=MANIFEST, times=1 if fault in LOST_REPLIES else times)
     assert upgrade(faulty) == Upgrade(is_new=True, entries=300)
     faulty.settle()
-    assert (head_of(store).revision, len(locations(store))) == (1, 300)
+    assert (head_of(counted).revision, len(locations(counted))) == (1, 300)
 
 
-def test_what_is_enqueued_while_it_upgrades_is_taken_over(store: Counted) -> None:
-    version_1(store, 300)
+def test_what_is_enqueued_while_it_upgrades_is_taken_over(counted: Counted) -> None:
+    version_1(counted, 300)
     others = itertools.count(900)
     faulty = FaultyStore(
-        store, rates={}, third_party=lambda *_: enqueue(opendata(store), new(1, next(others))), sleep=lambda _: None
+        counted, rates={}, third_party=lambda *_: enqueue(opendata(counted), new(1, next(others))), sleep=lambda _: None
     )
     faulty.inject(Fault.THIRD_PARTY_BEFORE, path=MANIFEST, times=3)
     assert upgrade(faulty) == Upgrade(is_new=True, entries=303)
-    assert locations(store)[300:] == ["data/900", "data/901", "data/902"]
+    assert locations(counted)[300:] == ["data/900", "data/901", "data/902"]
 
 
 class Killed(BaseException):
@@ -331,9 +331,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_upgrade_that_is_killed_at_its_write_leaves_version_1_or_2_whole(store: Counted, when: str) -> None:
-    version_1(store, 300)
-    before = Manifest.read(store)
+def test_an_upgrade_that_is_killed_at_its_write_leaves_version_1_or_2_whole(counted: Counted, when: str) -> None:
+    version_1(counted, 300)
+    before = Manifest.read(counted)
 
     class Killing(Counted):
         def put_if_match(self, path: str, data: Data, version: str) -> str:
@@ -342,47 +342,47 @@ def test_an_upgrade_that_is_killed_at_its_write_leaves_version_1_or_2_whole(stor
             raise Killed
 
     with pytest.raises(Killed):
-        upgrade(Killing(store.url.removeprefix("memory://")))
-    found = Manifest.read(store)
+        upgrade(Killing(counted.url.removeprefix("memory://")))
+    found = Manifest.read(counted)
     assert found.version == (1 if when == "before" else 2)
     assert [one.location for one in found.entries] == [one.location for one in before.entries]
-    assert upgrade(store).is_new == (when == "before")
-    assert [one.location for one in Manifest.read(store).entries] == [one.location for one in before.entries]
-    assert len(list(store.list_objects(FOLDER))) == (2 if when == "before" else 1)  # one of them an orphan
+    assert upgrade(counted).is_new == (when == "before")
+    assert [one.location for one in Manifest.read(counted).entries] == [one.location for one in before.entries]
+    assert len(list(counted.list_objects(FOLDER))) == (2 if when == "before" else 1)  # one of them an orphan
 
 
 # Who stays version 1.
 
 
-def test_a_buffer_of_version_1_stays_so_whatever_its_users_prefer(store: Counted) -> None:
-    with Producer(store, OPENDATA) as producer:
+def test_a_buffer_of_version_1_stays_so_whatever_its_users_prefer(counted: Counted) -> None:
+    with Producer(counted, OPENDATA) as producer:
         producer.produce(b"0")
-    with Producer(store, ProducerConfig(manifest_format="native")) as producer:
+    with Producer(counted, ProducerConfig(manifest_format="native")) as producer:
         producer.produce(b"1")
-    with Consumer(store, ConsumerConfig(manifest_format="native", gc=False)) as consumer:
+    with Consumer(counted, ConsumerConfig(manifest_format="native", gc=False)) as consumer:
         assert [value for batch in consumer for value in batch.entries] == [b"0", b"1"]
         consumer.ack_through(0)
-    found = Manifest.read(store)
+    found = Manifest.read(counted)
     assert (found.version, found.epoch, [one.sequence for one in found.entries]) == (1, 1, [1])
 
 
-def test_version_2_is_never_made_version_1_again(store: Counted) -> None:
-    with Producer(store) as producer:
+def test_version_2_is_never_made_version_1_again(counted: Counted) -> None:
+    with Producer(counted) as producer:
         producer.produce(b"0")
-    with Producer(store, OPENDATA) as producer:
+    with Producer(counted, OPENDATA) as producer:
         producer.produce(b"1")
-    with Consumer(store, ConsumerConfig(manifest_format="opendata", gc=False)) as consumer:
+    with Consumer(counted, ConsumerConfig(manifest_format="opendata", gc=False)) as consumer:
         assert [value for batch in consumer for value in batch.entries] == [b"0", b"1"]
-    assert Manifest.read(store).version == 2
+    assert Manifest.read(counted).version == 2
 
 
-def test_a_new_buffer_is_version_2_unless_another_is_chosen(store: Counted, fresh_name: str) -> None:
-    with Producer(store) as producer:
+def test_a_new_buffer_is_version_2_unless_another_is_chosen(counted: Counted, fresh_name: str) -> None:
+    with Producer(counted) as producer:
         producer.produce(b"0")
     other = MemoryStore(f"{fresh_name}-opendata")
     with Producer(other, OPENDATA) as producer:
         producer.produce(b"0")
-    assert (Manifest.read(store).version, Manifest.read(other).version) == (2, 1)
+    assert (Manifest.read(counted).version, Manifest.read(other).version) == (2, 1)
 
 
 # Processes that go on while it is upgraded.

@@ -65,6 +65,7 @@ def unwritten(rows: Any, _block: str) -> Any:
     return rows.select("value")
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_delivered_are_not_acked_and_come_again(spark: Any, tmp_path: Path) -> None:
     places = Places(tmp_path)
     places.put([b"one", b"two"])

@@ -12,7 +12,7 @@ from penstock.testing import Fault
 from tests.buffer.manifest.faults.simulation import Outcome, run
 
 pytestmark = pytest.mark.usefixtures("silence")
-MANIFESTS = ["opendata"]  # version 2 has worlds of its own: `tests/buffer/native`
+MANIFESTS = ["opendata"]  # version 2 has worlds of its own: `tests/buffer/manifest`
 SMALL = range(800)
 LONG = [range(800, 3_000), *[range(start, start + 4_000) for start in range(3_000, 59_000, 4_000)]]
 
