@@ -151,7 +151,7 @@ def _ack(batch: ConsumedBatch) -> None:
 
 
 class _Looking:
-    """Hands out the batches of a buffer as a consumer does, but takes no epoch: it fences nobody, and cannot ack."""
+    """Hands out the batches of a buffer as a consumer does, but takes no epoch: it fences no other, and cannot ack."""
 
     def __init__(self, store: ObjectStore, config: ConsumerConfig) -> None:
         self._queue = BufferQueue(store, config.manifest_path, "consumer", group=config.group)

@@ -49,7 +49,7 @@ def set_apart(
 ) -> tuple[pa.RecordBatch, list[DeadLetter]]:
     """The rows that are fine, without `_error` and `_raw`, and a dead letter for each of the others.
 
-    `records_of` makes the records that the given rows came from, or None where nobody knows.
+    `records_of` makes the records that the given rows came from, or None where that is not known.
     """
     has_raw = RAW in returned.schema.names and RAW not in given.schema.names  # one that came in is the user's own
     bare = returned.drop_columns([RAW]) if has_raw else returned

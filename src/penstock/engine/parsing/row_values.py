@@ -47,7 +47,7 @@ def inner_fields(kind: pa.DataType) -> Fields:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """What a type is called in a reason: Arrow's name, without those of the items of lists, which nobody gave.
+    """What a type is called in a reason: Arrow's name, without the names of list items, which Arrow adds.
 
     >>> type_name(pa.struct([("a", pa.list_(pa.int64()))]))
     'struct<a: list<int64>>'
