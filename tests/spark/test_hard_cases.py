@@ -17,7 +17,7 @@ from penstock.spark import Pipeline
 from penstock.spark.source.partitions import BatchRun
 from penstock.spark.source.schemas import SET_ASIDE, UNPARSED
 from penstock.spark.tables.contract import BlockId
-from penstock.spark.tables.parquet.opening import open_table
+from penstock.spark.tables.parquet.table import open_table
 from penstock.storage import open_store
 from tests.support.backlogs import Backlog, parts
 from tests.support.pipeline_places import Places

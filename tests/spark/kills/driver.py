@@ -21,7 +21,7 @@ from penstock.spark.pipeline.triggers import spark_trigger
 from penstock.spark.source.stream_reader import BufferStreamReader
 from penstock.spark.tables.buffer import BufferSink
 from penstock.spark.tables.contract import BlockId, Sink, StagedBlock
-from penstock.spark.tables.parquet.opening import open_table
+from penstock.spark.tables.parquet.table import open_table
 from tests.spark.kills.job import PER_BLOCK, Job
 from tests.spark.kills.marks import IN_PLANNER, Deed, Fate, Mark, do
 from tests.support.spark_session import local_session

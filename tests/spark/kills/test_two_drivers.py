@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.spark.tables.contract import BlockId
-from penstock.spark.tables.parquet.opening import open_table, read_table
+from penstock.spark.tables.parquet.table import open_table, read_table
 from tests.spark.kills.harness import StartDriver
 from tests.spark.kills.job import Job, assert_exactly_once
 from tests.spark.kills.marks import Deed, Fate, Mark

@@ -25,9 +25,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.parquet.commits import BlockCommit, BlockFile
 from penstock.spark.tables.parquet.object_files import StoredFile, group_files, split, writing
-from penstock.spark.tables.parquet.object_table import ObjectTable
-from penstock.spark.tables.parquet.opening import open_table, read_table
-from penstock.spark.tables.parquet.table import StagedFiles
+from penstock.spark.tables.parquet.objects import ObjectBlocks
+from penstock.spark.tables.parquet.table import ParquetTable, StagedFiles, open_table, read_table
 
 BLOCK = BlockId("3d5c0c5e-8f0a-4b8e-9d6e-2f6a0c1b7a10", 4, '{"sequence": 17}')
 COMMIT = f"_commits/{BLOCK.name}.json"
@@ -49,6 +48,10 @@ def store(url: str, options: dict[str, str]) -> ObjectStore:
     return open_store(url, **options)
 
 
+def table_in(store: ObjectStore, **settings: Any) -> ParquetTable:
+    return ParquetTable(ObjectBlocks(store, **settings))
+
+
 def paths(store: ObjectStore) -> list[str]:
     return sorted(found.path for found in store.list_objects())
 
@@ -59,7 +62,7 @@ def staged(
     """An attempt as it is when its executors are done, with one file. It goes on through another store, if given."""
     store.put(file_of(nonce), b"rows")
     commit = BlockCommit.of(block, nonce, SCHEMA, (), [BlockFile(file_of(nonce), 4, 1)])
-    return StagedFiles(ObjectTable(through or store, sleep=lambda _: None), block, commit)
+    return StagedFiles(table_in(through or store, sleep=lambda _: None), block, commit)
 
 
 def file_of(nonce: str) -> str:
@@ -83,7 +86,7 @@ def test_a_commit_of_ones_own_is_known_by_its_nonce_however_the_store_answered(
     faulty.settle()
     attempt.discard()
     assert paths(store) == [COMMIT, file_of("a" * 32)]
-    assert ObjectTable(store).find(BLOCK)
+    assert table_in(store).has(BLOCK)
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_AFTER, Fault.APPLIED_THEN_CONFLICT])
@@ -112,7 +115,7 @@ def test_files_of_a_commit_that_may_have_happened_stay(store: ObjectStore) -> No
         attempt.commit()
     attempt.discard()
     faulty.settle()
-    assert ObjectTable(store).find(BLOCK)
+    assert table_in(store).has(BLOCK)
     assert paths(store) == [COMMIT, file_of("a" * 32)]
 
 
@@ -147,11 +150,11 @@ def test_under_any_faults_one_attempt_is_the_block_and_all_its_files_are_there()
                 with suppress(StorageError):
                     attempt.discard()
         faulty.settle()
-        table = ObjectTable(below)
-        if not table.find(BLOCK):
+        table = table_in(below)
+        if not table.has(BLOCK):
             assert won == []
             continue
-        [commit] = table.commits()
+        [commit] = table.blocks.commits()
         assert paths(below) == [COMMIT, commit.files[0].path]
         assert won in ([], [commit.nonce])
     assert set(outcomes) == {"won", "lost", "failed"}
@@ -165,7 +168,7 @@ def test_a_sweep_that_fails_does_not_undo_a_commit(store: ObjectStore, caplog: p
     assert attempt.commit()
     assert "files of attempts that lost stay" in caplog.text
     assert file_of("b" * 32) in paths(store)
-    assert ObjectTable(store).find(BLOCK)
+    assert table_in(store).has(BLOCK)
     assert paths(store) == [COMMIT, file_of("a" * 32)]
 
 
@@ -173,7 +176,7 @@ def test_removing_the_commit_that_the_error_names_is_the_remedy(store: ObjectSto
     assert staged(store, "a" * 32).commit()
     moved = BlockId(BLOCK.query, BLOCK.batch, "elsewhere")
     with pytest.raises(CorruptData) as caught:
-        ObjectTable(store).find(moved)
+        table_in(store).has(moved)
     named = str(caught.value).partition("remove ")[2].partition(" and run")[0]
     assert named == f"{url}/{COMMIT}"
     store.delete([COMMIT])
@@ -185,7 +188,7 @@ def test_a_commit_that_cannot_be_read_is_named(store: ObjectStore) -> None:
     for data in (b"{}", b"\xff", json.dumps({"version": 2}).encode()):
         store.put(COMMIT, data)
         with pytest.raises(CorruptData, match=COMMIT):
-            ObjectTable(store).find(BLOCK)
+            table_in(store).has(BLOCK)
 
 
 # Files
@@ -263,7 +266,7 @@ def test_read_table_obeys_the_commits_and_plain_readers_do_not(
 
 
 def test_a_table_is_read_in_as_many_tasks_as_it_has_groups_of_files(spark: Any, store: ObjectStore) -> None:
-    table = ObjectTable(store, file_bytes=1)
+    table = table_in(store, file_bytes=1)
     assert table.stage(spark.range(0, 25_000, 1, 2), BLOCK).commit()
     files = [path for path in paths(store) if path.endswith(".parquet")]
     assert len(files) == 4  # a file for each Arrow batch of 10,000 rows
@@ -307,7 +310,7 @@ def test_no_credential_is_shown(
     back.explain(True)
     bucket = f"removed-{BUCKET}"
     s3_server.create_bucket(bucket)
-    removed = ObjectTable(open_store(f"s3://{bucket}/x", **options))
+    removed = table_in(open_store(f"s3://{bucket}/x", **options))
     removed.check(spark.range(1).schema)
     s3_server.delete_bucket(bucket)
     with pytest.raises(Exception, match="NoSuchBucket") as caught:  # from an executor: the driver has looked before

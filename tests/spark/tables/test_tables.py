@@ -26,10 +26,8 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringT
 
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.parquet.commits import BlockFile
-from penstock.spark.tables.parquet.file_table import FileTable
-from penstock.spark.tables.parquet.local_files import LocalFiles
-from penstock.spark.tables.parquet.opening import open_table, read_table
-from penstock.spark.tables.parquet.table import ParquetTable
+from penstock.spark.tables.parquet.directories import DirectoryBlocks, LocalFiles
+from penstock.spark.tables.parquet.table import ParquetTable, open_table, read_table
 
 QUERY = "3d5c0c5e-8f0a-4b8e-9d6e-2f6a0c1b7a10"
 OTHER_QUERY = "ffffffff-8f0a-4b8e-9d6e-2f6a0c1b7a10"
@@ -51,6 +49,10 @@ class Place:
 
     def open(self, *partition_by: str) -> ParquetTable:
         return open_table(self.spark, self.url, partition_by=partition_by, options=self.options)
+
+    def on(self, files: LocalFiles) -> ParquetTable:
+        """The table on a disk that a test gives it."""
+        return ParquetTable(DirectoryBlocks(files, self.url, self.url))
 
     def read(self) -> Any:
         return read_table(self.spark, self.url, self.options)
@@ -139,14 +141,14 @@ def test_a_block_of_no_query_or_batch_is_refused(query: str, batch: int) -> None
 
 def test_a_block_is_there_from_its_commit_on(place: Place) -> None:
     table = place.open()
-    assert not table.find(block())
+    assert not table.has(block())
     staged = table.stage(rows(place.spark, (1, "a"), (2, "b")), block())
-    assert not table.find(block())
+    assert not table.has(block())
     with pytest.raises(InvalidInput, match=r"no block in .* yet"):
         place.read()
     assert staged.rows == (None if place.url.startswith("viewfs") else 2)
     assert staged.commit()
-    assert place.open().find(block())
+    assert place.open().has(block())
     assert place.rows() == [(1, "a"), (2, "b")]
     assert place.read().columns == ["id", "event"]
     staged.discard()  # too late: it is the block
@@ -209,7 +211,7 @@ def test_a_block_that_ends_elsewhere_is_an_error_that_names_both_ends_and_the_re
     before = place.look()
     moved = block(end='{"sequence": 12}')
     with pytest.raises(CorruptData) as caught:
-        table.find(moved)
+        table.has(moved)
     text = str(caught.value)
     at = f"_commits/{moved.name}.json" if place.options else f"table/block={moved.name} "
     for part in (END, moved.end, at, "Nothing of the block is acked: remove", "run again"):
@@ -224,7 +226,7 @@ def test_a_block_that_ends_elsewhere_is_an_error_that_names_both_ends_and_the_re
 def test_a_block_without_rows_is_a_block(layout: Place, partition_by: tuple[str, ...]) -> None:
     table = layout.open(*partition_by)
     assert table.stage(rows(layout.spark, (1, "a")).where("id > 1"), block()).commit()
-    assert layout.open(*partition_by).find(block())
+    assert layout.open(*partition_by).has(block())
     assert layout.read().schema.simpleString() == "struct<id:bigint,event:string>"
     assert layout.rows() == []
     assert table.stage(rows(layout.spark, (1, "a")), block(1)).commit()
@@ -405,7 +407,7 @@ def test_a_tables_name_is_no_pattern(spark: Any, tmp_path: Path, name: str) -> N
     assert place.open("event").stage(rows(spark, (1, "a")), block()).commit()
     assert place.rows() == [(1, "a")]
     as_url = Place(spark, place.open().url, place.look)
-    assert as_url.open("event").find(block())
+    assert as_url.open("event").has(block())
     assert as_url.rows() == [(1, "a")]
 
 
@@ -474,7 +476,7 @@ def test_a_block_is_durable_before_it_is_renamed_and_its_name_before_it_counts(
     assert ("sync", disk.url) in after
     assert ("sync", str(Path(disk.url).parent)) in after
     done.clear()
-    assert disk.open("event").find(block())
+    assert disk.open("event").has(block())
     assert ("sync", disk.url) in done
 
 
@@ -509,31 +511,31 @@ def failing(*_: str) -> None:
 
 def test_a_block_whose_driver_was_killed_before_its_name_was_synced_counts_once_it_is(disk: Place) -> None:
     other_attempt = disk.open().stage(rows(disk.spark, (1, "a")), block())
-    staged = FileTable(Odd("settle", failing), disk.url, disk.url).stage(rows(disk.spark, (1, "a")), block())
+    staged = disk.on(Odd("settle", failing)).stage(rows(disk.spark, (1, "a")), block())
     with pytest.raises(OutcomeUnknown, match="may not be durable"):
         staged.commit()
     staged.discard()
     with pytest.raises(OutcomeUnknown):
-        FileTable(Odd("settle", failing), disk.url, disk.url).find(block())
+        disk.on(Odd("settle", failing)).has(block())
     assert len(disk.data_files()) == 2
-    assert disk.open().find(block())
+    assert disk.open().has(block())
     assert len(disk.data_files()) == 1
     assert not other_attempt.commit()
     assert disk.rows() == [(1, "a")]
 
 
 def test_a_rename_that_failed_leaves_the_block_to_be_tried_again_or_discarded(disk: Place) -> None:
-    staged = FileTable(Odd("move", failing), disk.url, disk.url).stage(rows(disk.spark, (1, "a")), block())
+    staged = disk.on(Odd("move", failing)).stage(rows(disk.spark, (1, "a")), block())
     with pytest.raises(StorageError, match="on fire"):
         staged.commit()
-    assert not disk.open().find(block())
+    assert not disk.open().has(block())
     assert staged.commit()
     assert disk.rows() == [(1, "a")]
 
 
 def test_a_rename_of_ones_own_that_is_reported_as_failed_is_known_by_its_nonce(disk: Place) -> None:
     # As over NFS, when the reply is lost and the request is sent again.
-    staged = FileTable(Odd("move", os.rename), disk.url, disk.url).stage(rows(disk.spark, (1, "a")), block())
+    staged = disk.on(Odd("move", os.rename)).stage(rows(disk.spark, (1, "a")), block())
     assert staged.commit()
     assert disk.rows() == [(1, "a")]
 
@@ -545,7 +547,7 @@ def test_half_of_a_block_that_was_swept_while_it_was_written_does_not_become_one
         assert not os.path.exists(path)
         disk.spark.range(1).write.parquet(f"file://{path}")
 
-    table = FileTable(Odd("finish", sweep_and_go_on), disk.url, disk.url)
+    table = disk.on(Odd("finish", sweep_and_go_on))
     with pytest.raises(StorageError, match="was swept"):
         table.stage(rows(disk.spark, (1, "a")), block(0))
     assert disk.rows() == [(9, "z")]
@@ -556,11 +558,11 @@ def test_what_is_no_block_is_named(disk: Place) -> None:
     home = Path(disk.url) / f"block={block().name}"
     home.mkdir(parents=True)
     (home / "stray.parquet").write_bytes(b"")
-    for look in (lambda: disk.open().find(block()), disk.read):
+    for look in (lambda: disk.open().has(block()), disk.read):
         with pytest.raises(CorruptData, match=f"{home.name} has no _commit.json"):
             look()
     (home / "_commit.json").write_bytes(b'{"version": 1}')
-    for look in (lambda: disk.open().find(block()), disk.read):
+    for look in (lambda: disk.open().has(block()), disk.read):
         with pytest.raises(CorruptData, match=r"_commit\.json is not the commit of a block"):
             look()
 
@@ -570,13 +572,13 @@ def test_removing_the_block_that_the_error_names_is_the_remedy(disk: Place) -> N
     assert table.stage(rows(disk.spark, (1, "a")), block()).commit()
     moved = block(end="elsewhere")
     with pytest.raises(CorruptData) as caught:
-        table.find(moved)
+        table.has(moved)
     shutil.rmtree(str(caught.value).partition("remove ")[2].partition(" and run")[0])
-    assert not table.find(moved)
+    assert not table.has(moved)
     assert table.stage(rows(disk.spark, (2, "b")), moved).commit()
     assert disk.rows() == [(2, "b")]
 
 
 def test_a_table_is_where_its_url_says(disk: Place) -> None:
     assert disk.open().url == f"file://{disk.url}"
-    assert repr(disk.open()) == f"FileTable(file://{disk.url})"
+    assert repr(disk.open()) == f"ParquetTable(file://{disk.url})"

@@ -22,7 +22,7 @@ from penstock.spark.tables.buffer import BufferSink
 from penstock.spark.tables.contract import Sink
 from penstock.spark.tables.delta import DeltaSink, check_delta
 from penstock.spark.tables.function import FunctionSink, SinkFunction
-from penstock.spark.tables.parquet.opening import open_table, read_table
+from penstock.spark.tables.parquet.table import open_table, read_table
 from penstock.storage import local_path, redact
 
 _RESERVED = frozenset({"path", "format", "columns", "onerror", "controldirectory"})

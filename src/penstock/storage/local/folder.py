@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
+from itertools import takewhile
+from pathlib import Path
 
 from penstock.core import get_logger
 from penstock.errors import OutcomeUnknown
@@ -259,16 +261,10 @@ def sync_directory(path: str) -> None:
 
 def sync_upwards(path: str) -> None:
     """Make the entries of a directory durable, and those of the directories above it on the same disk."""
-    device = os.stat(path).st_dev
-    while True:
-        try:
-            sync_directory(path)
-        except PermissionError:
-            return  # a directory above that is not ours to open, and was there before
-        above = os.path.dirname(path)
-        if above == path or os.stat(above).st_dev != device:
-            return
-        path = above
+    disk = os.stat(path).st_dev
+    with suppress(PermissionError):  # a directory above that is not ours to open, and was there before
+        for directory in takewhile(lambda one: os.stat(one).st_dev == disk, (path, *map(str, Path(path).parents))):
+            sync_directory(directory)
 
 
 def _lock(stripe: str) -> str:

@@ -20,10 +20,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidInput
-from penstock.spark.tables.parquet.commits import BlockCommit
-
-BLOCK = "block"
-"""The column that plain readers of a table see beside those that were written: which block a row is of."""
+from penstock.spark.tables.parquet.commits import BLOCK, BlockCommit
 
 # Those whose text says all of the value. A float's does not, and bytes may have none.
 _PARTITION_TYPES = (StringType, IntegralType, BooleanType, DateType, DecimalType, TimestampType, TimestampNTZType)
@@ -38,8 +35,11 @@ def check_partition_by(partition_by: Sequence[str]) -> tuple[str, ...]:
     return tuple(partition_by)
 
 
-def check_columns(schema: StructType, partition_by: Sequence[str]) -> None:
-    """Refuse columns that a table cannot take. Raises `InvalidInput` naming the column."""
+def check_columns(schema: StructType, partition_by: Sequence[str], committed: BlockCommit | None, url: str) -> None:
+    """Refuse columns that a table cannot take, alone or beside those of a block that is committed.
+
+    Raises `InvalidInput` naming the column.
+    """
     names = schema.fieldNames()
     _refuse_twice(names, "the block has")
     _refuse_block(names)
@@ -54,10 +54,18 @@ def check_columns(schema: StructType, partition_by: Sequence[str]) -> None:
             )
     if len(partition_by) == len(names):
         raise InvalidInput("partition_by names every column of the block, and files need at least one more")
+    if committed is not None:
+        _check_fits(committed, schema, partition_by, url)
 
 
-def check_fits(before: StructType, schema: StructType, url: str) -> None:
-    """Raise `InvalidInput` where a block's columns cannot be read together with those that a table has."""
+def _check_fits(committed: BlockCommit, schema: StructType, partition_by: Sequence[str], url: str) -> None:
+    """Raise `InvalidInput` where a block cannot be read together with one that the table has."""
+    if committed.partition_by != tuple(partition_by):
+        raise InvalidInput(
+            f"the table {url} is partitioned by {list(committed.partition_by)}, not by {list(partition_by)}: give "
+            "partition_by as it was, or write to another place"
+        )
+    before = committed.columns()
     names = {name.lower(): name for name in before.fieldNames()}
     for name in schema.fieldNames():
         if names.get(name.lower(), name) != name:

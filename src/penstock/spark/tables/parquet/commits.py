@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 from pyspark.sql.types import StructType
 
-from penstock.errors import CorruptData, InvalidInput
+from penstock.errors import CorruptData
 from penstock.spark.tables.contract import BlockId
+
+BLOCK = "block"
+"""The column that plain readers of a table see beside those that were written: which block a row is of."""
 
 _VERSION = 1
 _SPARKS_CLASSES = ("pyspark.ml.", "pyspark.mllib.")
@@ -93,14 +96,6 @@ class BlockCommit:
                 f"the block {block.name} is in {place} already and ends at {self.end}, but the block to be written "
                 f"under that name ends at {block.end}: the checkpoint has lost what it had planned. Nothing of the "
                 f"block is acked: remove {place} and run again"
-            )
-
-    def check_layout(self, partition_by: Sequence[str], url: str) -> None:
-        """Raise `InvalidInput` if the table is partitioned in another way."""
-        if self.partition_by != tuple(partition_by):
-            raise InvalidInput(
-                f"the table {url} is partitioned by {list(self.partition_by)}, not by {list(partition_by)}: give "
-                "partition_by as it was, or write to another place"
             )
 
 

@@ -1,4 +1,4 @@
-"""A table in an object store: a block is what its commit object lists, and a put-if-absent makes it visible.
+"""The blocks of a table in an object store: a block is what its commit object lists. A put-if-absent makes it visible.
 
 ```text
 block=<query>-<batch>/event=click/part-<task>-<attempt>-<try>.parquet
@@ -24,8 +24,8 @@ from penstock.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown, S
 from penstock.spark.map_in_arrow import map_in_arrow, quoted
 from penstock.spark.source.schemas import to_arrow
 from penstock.spark.tables.contract import BlockId
-from penstock.spark.tables.parquet.columns import BLOCK, nullable_columns
-from penstock.spark.tables.parquet.commits import BlockCommit, BlockFile
+from penstock.spark.tables.parquet.columns import nullable_columns
+from penstock.spark.tables.parquet.commits import BLOCK, BlockCommit, BlockFile
 from penstock.spark.tables.parquet.object_files import (
     DESCRIBED,
     TARGET_FILE_BYTES,
@@ -34,7 +34,6 @@ from penstock.spark.tables.parquet.object_files import (
     reading,
     writing,
 )
-from penstock.spark.tables.parquet.table import ParquetTable
 from penstock.storage import ObjectStore, url_of
 
 _log = get_logger(__name__)
@@ -44,8 +43,8 @@ _MAX_PUTS_PER_COMMIT = 5
 _PARALLEL_COMMIT_READS = 16
 
 
-class ObjectTable(ParquetTable):
-    """A table in an object store. Executors reach it with the store that is pickled to them.
+class ObjectBlocks:
+    """Blocks as objects of a store. Executors reach it with the store that is pickled to them.
 
     `file_bytes` is about how large a file becomes, and how much of the table one task reads.
     """
@@ -53,29 +52,28 @@ class ObjectTable(ParquetTable):
     def __init__(
         self,
         store: ObjectStore,
-        partition_by: Sequence[str] = (),
         *,
         file_bytes: int = TARGET_FILE_BYTES,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        super().__init__(url_of(store), url_of(store), partition_by)
+        self.url = self.root = url_of(store)
         self._store = store
         self._file_bytes = file_bytes
         self._sleep = sleep
 
-    def write_files(self, rows: DataFrame, block: BlockId, attempt: str) -> BlockCommit:
+    def write(self, rows: DataFrame, block: BlockId, attempt: str, partition_by: Sequence[str]) -> BlockCommit:
         """Write a block's rows into files that no commit lists.
 
         When it fails, a task that is still being cancelled may put a file after the others are removed. The block's
         commit sweeps that.
         """
-        if self._partition_by:
-            rows = rows.sortWithinPartitions(*map(quoted, self._partition_by))
+        if partition_by:
+            rows = rows.sortWithinPartitions(*map(quoted, partition_by))
         columns = to_arrow(nullable_columns(rows.schema))
-        task = writing(self._store, _folder(block.name), attempt, columns, self._partition_by, self._file_bytes)
+        task = writing(self._store, _folder(block.name), attempt, columns, partition_by, self._file_bytes)
         described = map_in_arrow(rows, task, DESCRIBED).collect()
         files = [BlockFile(row["path"], row["size"], row["rows"], tuple(row["values"])) for row in described]
-        return BlockCommit.of(block, attempt, rows.schema, self._partition_by, files)
+        return BlockCommit.of(block, attempt, rows.schema, partition_by, files)
 
     def make_visible(self, block: BlockId, commit: BlockCommit) -> BlockCommit:
         """Put the commit object until there is one, this or another attempt's."""
@@ -101,7 +99,7 @@ class ObjectTable(ParquetTable):
             warn=lambda _: _log.warning("the commit of block %s in %s is put again", block.name, self.url),
         )
 
-    def make_durable(self) -> None:
+    def make_durable(self, _block: BlockId) -> None:
         """Nothing to do: an object that is there is durable."""
 
     def sweep(self, _block: BlockId, commit: BlockCommit) -> None:
@@ -109,19 +107,20 @@ class ObjectTable(ParquetTable):
         listed = {file.path for file in commit.files}
         self._delete(commit.block, lambda path: path not in listed)
 
-    def remove_attempt(self, block: BlockId, attempt: str) -> None:
+    def remove(self, block: BlockId, attempt: str) -> None:
         """Delete the attempt's files, which have its name in theirs."""
         self._delete(block.name, lambda path: f"-{attempt}-" in path.rpartition("/")[2])
 
     def look_up(self, block: BlockId) -> BlockCommit | None:
         """The commit object."""
-        path = _commit_path(block)
         try:
-            commit = self._read_commit(path)
+            return self._read_commit(_commit_path(block))
         except NotFound:
             return None
-        commit.check_is(block, f"{self.url}/{path}")
-        return commit
+
+    def place_of(self, block: BlockId) -> str:
+        """The URL of the commit object."""
+        return f"{self.url}/{_commit_path(block)}"
 
     def any_commit(self) -> BlockCommit | None:
         """The commit object that is listed first."""
@@ -134,7 +133,7 @@ class ObjectTable(ParquetTable):
         with ThreadPoolExecutor(_PARALLEL_COMMIT_READS) as pool:
             return list(pool.map(self._read_commit, paths))
 
-    def read_blocks(self, spark: SparkSession, commits: Sequence[BlockCommit], columns: StructType) -> DataFrame:
+    def read(self, spark: SparkSession, commits: Sequence[BlockCommit], columns: StructType) -> DataFrame:
         """Read the files that the commits list, several small ones in a task."""
         files = [
             StoredFile(file.path, file.size, dict(zip(commit.partition_by, file.values, strict=True)))
