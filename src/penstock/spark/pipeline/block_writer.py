@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  the usual name
 
+from penstock.core import get_logger
 from penstock.errors import (
     CorruptData,
     DeadLetterRouteFailed,
@@ -22,53 +24,101 @@ from penstock.errors import (
     SinkFailed,
 )
 from penstock.spark.map_in_arrow import map_in_arrow
+from penstock.spark.pipeline.control_files import PlannedBlock
 from penstock.spark.pipeline.dead_letters import LETTER, TABLE, reason_in, unpacked
-from penstock.spark.pipeline.plan import Plan
+from penstock.spark.pipeline.plan import Plan, Transform
+from penstock.spark.pipeline.progress import Progress
 from penstock.spark.spark_errors import our_error
 from penstock.spark.tables.contract import BlockId, StagedBlock
 
 _MAX_REASONS = 3
 _NOT_THE_SINKS = (EngineError, InvalidInput, Fenced)
+_QUERY_ID = "sql.streaming.queryId"
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+
+_log = get_logger(__name__)
 
 
 class BlockWriter:
     """Writes blocks into the sink and the dead-letter table of a plan. Raises `InvalidInput` if these are one table."""
 
-    def __init__(self, plan: Plan, spark: SparkSession) -> None:
+    def __init__(self, plan: Plan, spark: SparkSession, progress: Progress) -> None:
         if plan.sink is None:
             raise InvalidInput("the pipeline has no sink: add to_parquet, to_delta, to_buffer or to")
-        self._plan = plan
-        self._target = plan.sink
+        self._transforms = plan.transforms
+        self._call = plan.sink.call
         self.sink = plan.sink.open(spark)
         self._letters = None if plan.dead_letters is None else plan.dead_letters.open(spark)
         self._letters_url = plan.dead_letters.shown_url if plan.dead_letters else ""
+        self._progress = progress
         self._check_apart()
 
-    def has(self, block: BlockId) -> bool:
-        """Whether the block is done. Letters are committed first: where the rows are, they are too."""
-        with self._failing(SinkFailed, f"looking for block {block.name} in {self._target.call}"):
-            return self.sink.has(block)
-
-    def write(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
-        """Write a block's letters, then its rows; return how many rows the sink got, and how many letters there were.
+    def write(self, df: DataFrame, batch: int, planned: PlannedBlock) -> None:
+        """Write a block that Spark hands over, unless the sink has it already.
 
         Raises `SinkFailed`, `DeadLetterRouteFailed`, `DeadLettersUnrouted`, and what went wrong on an executor.
         """
-        if self.sink.stages_rows and self._letters is None and not self._plan.transforms:
-            return self._write_in_one_pass(df, block)
-        # There are several outputs of one block: reading it for each would run the process functions for each.
+        if planned.start == planned.end:
+            return  # Spark's first block, when nothing was queued
+        started = time.monotonic()
+        session = df.sparkSession  # the query's own
+        query = session.sparkContext.getLocalProperty(_QUERY_ID)
+        if query is None:
+            raise EngineError(f"Spark does not say which query a block is of: {_QUERY_ID} is not set")
+        if not session.sparkContext.getConf().contains(_TIMESTAMPS):
+            # Spark's default is a type of which other readers cannot tell the time zone.
+            session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+        block = BlockId(query, batch, json.dumps({"sequence": planned.end}))
+        # Letters are committed first: where the rows are, they are too.
+        with self._failing(SinkFailed, f"looking for block {block.name} in {self._call}"):
+            is_there = self.sink.has(block)
+        if is_there:
+            _log.info("block %s is there already", block.name)
+            return
+        in_one_pass = self.sink.stages_rows and self._letters is None and not self._transforms
+        rows, dead = self._write_in_one_pass(df, block) if in_one_pass else self._write_persisted(df, block)
+        self._progress.note(
+            rows=rows, size=planned.bytes, dead=dead, lag=planned.lag, seconds=time.monotonic() - started
+        )
+
+    def _write_persisted(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
+        """Write a block's letters, then its rows; return how many rows the sink got, and how many letters there were.
+
+        There are several outputs of one block: reading it for each would run the process functions for each.
+        """
         kept = df.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            rows = self._transformed(kept.where(F.col(LETTER).isNull()).drop(LETTER))
+            rows = kept.where(F.col(LETTER).isNull()).drop(LETTER)
+            for transform in self._transforms:
+                rows = _transformed(rows, transform)
             self.sink.check(rows.schema)
-            dead, count = self._count(kept)
+            with self._failing(ProcessFailed, "reading a block"):
+                dead, count = kept.agg(F.count(LETTER), F.count(F.lit(1))).collect()[0]
             if dead or self._letters is not None:
                 self._write_letters(kept, block, dead)
-            # A block without rows is not written.
-            return self._write_rows(rows, block, count - dead) if count > dead else 0, dead
+            if count == dead:
+                return 0, dead  # a block without rows is not written
+            staged = self._stage(rows, block)
+            self._commit(staged, block)
+            if staged.rows is not None:
+                return staged.rows, dead
+            return rows.count() if self._transforms else count - dead, dead
         finally:
             with suppress(Exception):  # a session that is gone has nothing persisted
                 kept.unpersist()
+
+    def _write_letters(self, df: DataFrame, block: BlockId, dead: int) -> None:
+        if self._letters is None:
+            raise self._unrouted(df, dead)
+        with self._failing(DeadLetterRouteFailed, f"writing {dead} dead letters to {self._letters_url}"):
+            if self._letters.has(block):
+                self._check_same_letters(self._letters.rows_of(block), block, dead)
+            elif dead:
+                at = int(time.time() * 1e6)
+                letters = df.where(F.col(LETTER).isNotNull()).select(LETTER)
+                staged = self._letters.stage(map_in_arrow(letters, lambda parts: unpacked(parts, at), TABLE), block)
+                # Another driver may have finished the block since this one looked for it. Its letters count then.
+                staged.discard() if self.sink.has(block) else staged.commit()
 
     def _write_in_one_pass(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
         """Stage the rows and count the letters in one job: if there are letters, the staged rows are discarded."""
@@ -85,50 +135,13 @@ class BlockWriter:
         self._commit(staged, block)
         return counts["all"], 0
 
-    def _write_rows(self, rows: DataFrame, block: BlockId, count: int) -> int:
-        """Write a block's rows, and return how many the sink got: `count`, unless a transform changed that."""
-        staged = self._stage(rows, block)
-        self._commit(staged, block)
-        if staged.rows is not None:
-            return staged.rows
-        return rows.count() if self._plan.transforms else count
-
     def _stage(self, rows: DataFrame, block: BlockId) -> StagedBlock:
-        with self._failing(SinkFailed, f"writing block {block.name} with {self._target.call}"):
+        with self._failing(SinkFailed, f"writing block {block.name} with {self._call}"):
             return self.sink.stage(rows, block)
 
     def _commit(self, staged: StagedBlock, block: BlockId) -> None:
-        with self._failing(SinkFailed, f"committing block {block.name} with {self._target.call}"):
+        with self._failing(SinkFailed, f"committing block {block.name} with {self._call}"):
             staged.commit()
-
-    def _count(self, df: DataFrame) -> tuple[int, int]:
-        with self._failing(ProcessFailed, "reading a block"):
-            counted = df.agg(F.count(LETTER), F.count(F.lit(1))).first()
-        return (0, 0) if counted is None else (counted[0], counted[1])
-
-    def _write_letters(self, df: DataFrame, block: BlockId, dead: int) -> None:
-        if self._letters is None:
-            raise self._unrouted(df, dead)
-        with self._failing(DeadLetterRouteFailed, f"writing {dead} dead letters to {self._letters_url}"):
-            if self._letters.has(block):
-                self._check_same_letters(self._letters.rows_of(block), block, dead)
-            elif dead:
-                at = int(time.time() * 1e6)
-                letters = df.where(F.col(LETTER).isNotNull()).select(LETTER)
-                staged = self._letters.stage(map_in_arrow(letters, lambda parts: unpacked(parts, at), TABLE), block)
-                # Another driver may have finished the block since this one looked for it. Its letters count then.
-                staged.discard() if self.sink.has(block) else staged.commit()
-
-    def _transformed(self, rows: DataFrame) -> DataFrame:
-        for fn in self._plan.transforms:
-            try:
-                returned: object = fn(rows)
-            except Exception as error:
-                raise ProcessFailed(f"a transform failed: {type(error).__name__}: {error}") from error
-            if not isinstance(returned, DataFrame):
-                raise ProcessFailed(f"a transform must return a DataFrame, and returned {type(returned).__name__}")
-            rows = returned
-        return rows
 
     def _check_same_letters(self, before: int | None, block: BlockId, dead: int) -> None:
         """Letters are committed before rows: when the block comes again, it must have the same ones."""
@@ -147,7 +160,7 @@ class BlockWriter:
         if one.startswith(other) or other.startswith(one):
             raise InvalidInput(
                 f"the table and its dead letters need places of their own: {self._letters_url} is that of "
-                f"{self._target.call}, or one is inside the other"
+                f"{self._call}, or one is inside the other"
             )
 
     def _unrouted(self, df: DataFrame, dead: int) -> DeadLettersUnrouted:
@@ -170,3 +183,13 @@ class BlockWriter:
             if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
                 raise found from error
             raise kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}") from error
+
+
+def _transformed(rows: DataFrame, transform: Transform) -> DataFrame:
+    try:
+        returned: object = transform(rows)
+    except Exception as error:
+        raise ProcessFailed(f"a transform failed: {type(error).__name__}: {error}") from error
+    if not isinstance(returned, DataFrame):
+        raise ProcessFailed(f"a transform must return a DataFrame, and returned {type(returned).__name__}")
+    return returned

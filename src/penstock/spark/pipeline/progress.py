@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TextIO
 
 from penstock.core import get_logger
@@ -12,6 +12,7 @@ from penstock.core import get_logger
 _RATE_SECONDS = 10.0  # that a rate is the average of
 _DRAW_SECONDS = 0.5
 _CLEAR = "\r\x1b[2K"
+_BLOCK_LINE = "block %d: %d rows, %d bytes, %d dead letters in %.1f s; %d batches are left"
 
 _log = get_logger("penstock.spark.pipeline")
 
@@ -26,7 +27,7 @@ class Progress:
         self._started = time.monotonic()
         self._drawn = 0.0
         self._lag = self._size = 0
-        self.rows = self.bytes = self.dead_letters = self.blocks = 0
+        self.totals = Counter(rows=0, bytes=0, dead_letters=0, blocks=0)
 
     def __enter__(self) -> Progress:
         self._started = time.monotonic()
@@ -41,13 +42,9 @@ class Progress:
         """Note a block."""
         self._recent.append((time.monotonic(), rows, size))
         self._lag, self._size = lag, size
-        self.rows += rows
-        self.bytes += size
-        self.dead_letters += dead
-        self.blocks += 1
+        self.totals.update(rows=rows, bytes=size, dead_letters=dead, blocks=1)
         if not self._is_terminal:
-            text = "block %d: %d rows, %d bytes, %d dead letters in %.1f s; %d batches are left"
-            _log.info(text, self.blocks, rows, size, dead, seconds, lag)
+            _log.info(_BLOCK_LINE, self.totals["blocks"], rows, size, dead, seconds, lag)
 
     def show(self) -> None:
         """Draw the line, if it is time and there is a terminal."""
@@ -64,7 +61,8 @@ class Progress:
             self._recent.popleft()
         seconds = max(min(now - self._started, _RATE_SECONDS), 1e-3)
         rows, size = (sum(block[at] for block in self._recent) / seconds for at in (1, 2))
+        dead_letters, blocks = self.totals["dead_letters"], self.totals["blocks"]
         return (
             f"{rows:,.0f} rows/s, {size / 1e6:,.1f} MB/s, lag {self._lag} batches, "
-            f"block {self._size / 1e6:,.1f} MB, {self.dead_letters} dead letters, {self.blocks} blocks"
+            f"block {self._size / 1e6:,.1f} MB, {dead_letters} dead letters, {blocks} blocks"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import threading
@@ -37,13 +36,10 @@ from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.reading import Rows
 from penstock.spark.source.schemas import RECORD_FIELDS
 from penstock.spark.spark_errors import our_error
-from penstock.spark.tables.contract import BlockId
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 5.0
 _MAX_STARTS = 3
-_QUERY_ID = "sql.streaming.queryId"
-_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _NOT_CONNECTED = "Python worker failed to connect back"
 
 _log = get_logger(__name__)
@@ -96,9 +92,9 @@ class PipelineRun:
         self._trigger = trigger
         self._control = ControlFiles(Path())
         self._tickers = [Ticker(ticks, time.monotonic) for ticks in plan.ticks]
-        self._writer = BlockWriter(plan, spark)
-        self._failure: BaseException | None = None
         self._progress = Progress()
+        self._writer = BlockWriter(plan, spark, self._progress)
+        self._failure: BaseException | None = None
 
     def run(self) -> Summary:
         """Run to the end. Raises what went wrong, with Spark's exception as its cause."""
@@ -122,8 +118,7 @@ class PipelineRun:
             raise self._error_of(error) from error
         finally:
             shutil.rmtree(self._control.directory, ignore_errors=True)
-        done = self._progress
-        return Summary(done.rows, done.bytes, done.dead_letters, done.blocks, time.monotonic() - started)
+        return Summary(**self._progress.totals, seconds=time.monotonic() - started)
 
     def _run_query(self, source: type[PipelineSource], stopping: Stopping) -> None:
         try:
@@ -211,35 +206,13 @@ class PipelineRun:
         what = "Spark failed" if isinstance(error, Py4JJavaError | PySparkException) else "Spark is gone"
         return our_error(error) or EngineError(f"{what}: {type(error).__name__}: {error}")
 
-    # A block: in a thread of Spark's, while its query waits.
-
     def _take_block(self, df: DataFrame, batch: int) -> None:
-        session = df.sparkSession  # the query's own
-        if not session.sparkContext.getConf().contains(_TIMESTAMPS):
-            # Spark's default is a type of which other readers cannot tell the time zone.
-            session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+        """What the query calls for each block, in a thread of Spark's."""
         try:
-            self._process_block(df, batch)
+            self._writer.write(df, batch, self._control.read_block())
         except BaseException as error:
             self._failure = error
             raise
-
-    def _process_block(self, df: DataFrame, batch: int) -> None:
-        planned = self._control.read_block()
-        if planned.start == planned.end:
-            return  # Spark's first block, when nothing was queued
-        query = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        if query is None:
-            raise EngineError(f"Spark does not say which query a block is of: {_QUERY_ID} is not set")
-        block = BlockId(query, batch, json.dumps({"sequence": planned.end}))
-        started = time.monotonic()
-        if self._writer.has(block):
-            _log.info("block %s is there already", block.name)
-            return
-        rows, dead = self._writer.write(df, block)
-        self._progress.note(
-            rows=rows, size=planned.bytes, dead=dead, lag=planned.lag, seconds=time.monotonic() - started
-        )
 
 
 def _stop_quietly(query: StreamingQuery) -> None:

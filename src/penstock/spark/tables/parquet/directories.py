@@ -192,8 +192,9 @@ class LocalFiles:
         with _failing_to(f"look through {path}"):
             walk = os.walk(path, onerror=_raise)
             files = sorted(os.path.join(directory, name) for directory, _, names in walk for name in names)
-            for checksum in [file for file in files if file.endswith(".crc")]:
-                os.unlink(checksum)
+            for file in files:
+                if file.endswith(".crc"):
+                    os.unlink(file)
             data = [file for file in files if file.endswith(".parquet")]
             return [BlockFile(os.path.relpath(file, path), os.path.getsize(file), _rows(file)) for file in data]
 
