@@ -82,7 +82,7 @@ def main(root: str) -> None:
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-    logger = logging.getLogger("penstock.spark.pipeline.stopping")
+    logger = logging.getLogger("penstock.spark.pipeline.run")
     logger.setLevel(logging.INFO)
     logger.addHandler(TellOfSignals())
     spark = local_session()

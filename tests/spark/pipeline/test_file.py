@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.file import PipelineFile, build, configure, load_pipeline
-from penstock.spark.pipeline.toml_lines import line_of
+from penstock.spark.pipeline.file import PipelineFile, build, configure, line_of, load_pipeline
 from tests.support.command import run
 from tests.support.repository import ROOT
 

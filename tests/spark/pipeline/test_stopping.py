@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.pipeline.stopping import Stopping
+from penstock.spark.pipeline.run import Stopping
 from tests.spark.pipeline.stopping_driver import HELD, RELEASED
 from tests.support.pipeline_places import Places
 from tests.support.processes import PATIENCE
@@ -27,7 +27,7 @@ from tests.support.spark_session import skip_without_java
 pytestmark = pytest.mark.timeout(900)  # one fixture stops six pipelines
 
 SPARKS_PATIENCE = 3 * PATIENCE
-LOGGER = logging.getLogger("penstock.spark.pipeline.stopping")
+LOGGER = logging.getLogger("penstock.spark.pipeline.run")
 
 
 class Driver:

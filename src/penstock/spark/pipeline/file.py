@@ -1,27 +1,59 @@
 """`load_pipeline`: a pipeline described in a TOML file. Every mistake in it is one line that names its place.
 
+msgspec checks the file against the tables below; its errors are given in the words of TOML, with the line of the key.
 `docs/reference/options.md` has all keys there are.
 """
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import os
+import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias, cast, get_args, get_type_hints
+
+import msgspec
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.file_tables import Checker, Function, PipelineTable, ProcessTable, SinkTable
+from penstock.spark.pipeline.triggers import ASAP, AVAILABLE_NOW, spark_trigger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.pipeline.pipeline import Pipeline
 
+Function: TypeAlias = Callable[..., Any]
+Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
+KeyPath: TypeAlias = tuple[str | int, ...]
+Options: TypeAlias = dict[str, Any]  # whose values are text, numbers, true or false
+
+_KINDS = ("parquet", "delta", "buffer", "function")
+_SINKS = f"one of {', '.join(_KINDS)}"
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+# The types of Python's and of msgspec's errors.
+_TYPES = {"str": "text", "bool": "true or false", "int": "an integer", "float": "a float", "list": "an array"}
+_TYPES |= {"dict": "a table", "object": "a table", "datetime": "a date", "date": "a date", "time": "a time"}
+# msgspec's errors: what is wrong, and the path of the value.
+_ERROR = re.compile(r"(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_FIELD = re.compile(r"Object (?P<what>contains unknown|missing required) field `(?P<key>.*)`", re.DOTALL)
+_EXPECTED_AT = {
+    "process": '"module:function" or a list of them',
+    "sink.partition_by": 'a list of columns, such as ["event"]',
+}
 # How long the two ends of a worker's socket wait for each other: 15 seconds are short on a busy machine.
 _SESSION_DEFAULTS = {"spark.python.authenticate.socketTimeout": "60s"}
+# What may close a part of a file that ends within a text, and within arrays and inline tables.
+_CLOSINGS = [
+    text + "".join(brackets)
+    for depth in range(4)
+    for brackets in product("]}", repeat=depth)
+    for text in ("", '"""', "'''")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +155,247 @@ def configure(file: PipelineFile, builder: Any) -> Any:
     for name, value in (_SESSION_DEFAULTS | dict(file.spark_config)).items():
         builder = builder.config(name, value)
     return builder
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"  # there may be credentials among the options
+
+
+class ParseTable(_Table, frozen=True, kw_only=True):
+    """How records become columns."""
+
+    format: Literal["json", "msgpack"]
+    schema: Text
+    on_error: Literal["dlq", "skip", "fail"] = "dlq"
+
+
+class ProcessTable(_Table, frozen=True, kw_only=True):
+    """A function of the user's; before parsing it gets records, after it columns."""
+
+    function: Text
+    schema: Text | None = None
+    before_parse: bool = False
+
+
+class SinkTable(_Table, frozen=True, kw_only=True):
+    """Where the pipeline ends: one of the first four is set."""
+
+    parquet: Text | None = None
+    delta: Text | None = None
+    buffer: Text | None = None
+    function: Text | None = None
+    partition_by: tuple[Text, ...] | None = None
+    options: Options = {}
+
+
+class SparkTable(_Table, frozen=True, kw_only=True):
+    """The settings of the session."""
+
+    master: Text | None = None
+    app_name: Text | None = None
+    config: Options = {}
+
+
+class PipelineTable(_Table, frozen=True, kw_only=True):
+    """The whole file."""
+
+    source: Text
+    checkpoint: Text
+    trigger: Text = ASAP
+    dead_letters: Text | None = None
+    options: Options = {}
+    parse: ParseTable | None = None
+    process: str | tuple[str | ProcessTable, ...] = ()
+    sink: SinkTable | None = None
+    spark: SparkTable = SparkTable()
+
+
+_TABLES = {"": PipelineTable, "parse": ParseTable, "process": ProcessTable, "sink": SinkTable, "spark": SparkTable}
+
+
+class Checker:
+    """Checks the content of a file. Whatever is wrong in it is raised with its line."""
+
+    def __init__(self, path: str, text: str, content: dict[str, Any]) -> None:
+        self._path = path
+        self._text = text
+        self._content = content
+        self._folder = os.path.dirname(os.path.abspath(path))
+
+    def check(self) -> tuple[PipelineTable, tuple[ProcessTable, ...], dict[str, str], dict[str, Function]]:
+        """Check everything, and import the functions: the fields of a `PipelineFile`. Raises `InvalidInput`."""
+        try:
+            table = msgspec.convert(self._content, PipelineTable)
+        except msgspec.ValidationError as error:
+            self._explain(str(error))
+        try:
+            spark_trigger(table.trigger)
+        except InvalidInput:
+            allowed = '"available_now", "asap" or an interval such as "10 seconds"'
+            meant = _meant(table.trigger, (AVAILABLE_NOW, ASAP))
+            self._refuse(("trigger",), f'trigger must be {allowed}, not "{table.trigger}"{meant}')
+        for at, options in ((("options",), table.options), (("sink", "options"), table.sink and table.sink.options)):
+            for name, value in (options or {}).items():
+                self._check_plain((*at, name), value)
+        steps = self._steps(table)
+        self._check_sink()
+        config = dict(self._flat(("spark", "config"), table.spark.config))
+        # Last, for they import the user's modules.
+        names = dict(steps)
+        if table.sink is not None and table.sink.function is not None:
+            names["sink", "function"] = ProcessTable(function=table.sink.function)
+        functions = {step.function: self._import(at, step.function) for at, step in names.items()}
+        return table, tuple(steps.values()), config, functions
+
+    def _steps(self, table: PipelineTable) -> dict[KeyPath, ProcessTable]:
+        """The process steps, by where the file names their functions."""
+        given = (table.process,) if isinstance(table.process, str) else table.process
+        steps = dict[KeyPath, ProcessTable]()
+        before: ProcessTable | None = None
+        for number, one in enumerate(given):
+            at: KeyPath = ("process",) if isinstance(table.process, str) else ("process", number)
+            step = ProcessTable(function=one) if isinstance(one, str) else one
+            if step.schema is not None and (step.before_parse or table.parse is None):
+                self._refuse(
+                    (*at, "schema"),
+                    "process.schema is of columns, and there are none before [parse]: leave it out, or parse before",
+                )
+            if step.before_parse and before is not None and not before.before_parse:
+                self._refuse(
+                    (*at, "before_parse"),
+                    "process.before_parse = true comes after a function that runs after [parse]: put it first",
+                )
+            steps[at if isinstance(one, str) else (*at, "function")] = before = step
+        return steps
+
+    def _check_sink(self) -> None:
+        table = self._content.get("sink")
+        if table is None:
+            self._refuse((), f"[sink] is missing: a table with {_SINKS}")
+        kinds = [kind for kind in table if kind in _KINDS]
+        if not kinds:
+            self._refuse(("sink",), f"[sink] says not where to: it needs {_SINKS}")
+        if len(kinds) > 1:
+            self._refuse(("sink", kinds[1]), f"two sinks, sink.{kinds[0]} and sink.{kinds[1]}: a pipeline has one")
+        for key, fits in (("partition_by", ("parquet", "delta")), ("options", ("parquet", "buffer"))):
+            if key in table and kinds[0] not in fits:
+                self._refuse(("sink", key), f"sink.{key} goes with {' or '.join(fits)}, not with {kinds[0]}")
+
+    def _flat(self, at: KeyPath, table: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """Spark's settings as text. Their names have dots, which unquoted make tables within tables."""
+        for name, value in table.items():
+            if isinstance(value, dict):
+                yield from ((f"{name}.{rest}", text) for rest, text in self._flat((*at, name), value))
+            else:
+                self._check_plain((*at, name), value)
+                yield name, str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _check_plain(self, at: KeyPath, value: object) -> None:
+        if not isinstance(value, str | int | float):
+            self._refuse(at, f"{_name(at)} must be text, a number, or true or false, not {_type(value)}")
+
+    def _import(self, at: KeyPath, named: str) -> Function:
+        """Import "module:function"."""
+        what = f'{_name(at)} "{named}"'
+        if not _FUNCTION.fullmatch(named):
+            self._refuse(at, f'{what} must be "module:function"')
+        module_name, _, attribute = named.partition(":")
+        if sys.path[:1] != [self._folder]:
+            sys.path.insert(0, self._folder)
+        try:
+            found: Any = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  it is the user's code, and may raise anything
+            problem = " ".join(str(error).split())
+            self._refuse(at, f"{what} cannot be imported: {type(error).__name__}: {problem}", error)
+        for name in attribute.split("."):
+            if not hasattr(found, name):
+                self._refuse(at, f"{what} cannot be imported: there is no {name} in it{_meant(name, vars(found))}")
+            found = getattr(found, name)
+        if not callable(found):
+            self._refuse(at, f"{what} must be a function, not {type(found).__name__}")
+        return cast("Function", found)
+
+    def _explain(self, text: str) -> NoReturn:
+        """Raise an error of msgspec's in the words of the file: its keys, TOML's types, and what is allowed."""
+        error = _ERROR.fullmatch(text)
+        path = re.findall(r"\.(\w+)|\[(\d+)\]", (error and error["path"]) or "")
+        at: KeyPath = tuple(key or int(number) for key, number in path)
+        name, problem = _name(at), error["problem"] if error else text
+        if found := _FIELD.fullmatch(problem):
+            full = _name((*at, found["key"]))
+            if found["what"] == "missing required":
+                allowed = ': "json" or "msgpack"' if full == "parse.format" else ""
+                self._refuse(at, f"{full} is missing{allowed}")
+            known = _TABLES[name].__struct_fields__
+            more = _meant(found["key"], known) or f": there are {', '.join(known)}"
+            if at and found["key"] in PipelineTable.__struct_fields__:
+                more = f": {found['key']} belongs to the top, before the first [table]"
+            self._refuse((*at, found["key"]), f"unknown key {full}{more}")
+        value: Any = self._content
+        for part in at:
+            value = value[part]
+        if problem.startswith("Invalid enum"):
+            table, _, key = name.rpartition(".")
+            words = get_args(get_type_hints(_TABLES[table])[key])
+            self._refuse(at, f'{name} must be one of {", ".join(words)}, not "{value}"{_meant(value, words)}')
+        if name == "process" and isinstance(value, dict):
+            self._refuse(at, "process is a list of functions: write [[process]], with two brackets")
+        if name in _TABLES and isinstance(value, list) and value and isinstance(value[0], dict):
+            self._refuse(at, f"there is one {name} only: write [{name}], with one bracket")
+        if "regex" in problem and name not in _EXPECTED_AT:
+            self._refuse(at, f"{name} must not be empty")
+        expected = _EXPECTED_AT.get(name) or _TYPES[re.split(r"[`| ]+", problem)[1]]
+        kind = f", not {'a list with ' if isinstance(at[-1], int) else ''}{_type(value)}"
+        self._refuse(at, f"{name} must be {expected}{'' if name == 'sink.partition_by' else kind}")
+
+    def _refuse(self, at: KeyPath, problem: str, cause: BaseException | None = None) -> NoReturn:
+        raise InvalidInput(f"{self._path}, line {line_of(self._text, at)}: {problem}") from cause
+
+
+def _name(at: KeyPath) -> str:
+    """A key as a person writes it: without the number of an array's element."""
+    return ".".join(part for part in at if isinstance(part, str))
+
+
+def _type(value: object) -> str:
+    return _TYPES.get(type(value).__name__, type(value).__name__)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def line_of(text: str, path: KeyPath) -> int:
+    r"""On which line of a TOML file a key, table or element of an array begins: where the file has it if it ends there.
+
+    For a path that is not in the file it is the line of the nearest table or array above.
+
+    >>> line_of('a.b = 1\n[[c]]\nd = [\n 2,\n {e = 3}]', ("c", 0, "d", 1, "e"))
+    5
+    """
+    whole = tomllib.loads(text)
+    while not _has(whole, path):
+        path = path[:-1]
+    lines = text.split("\n")
+    return next((number for number in range(1, len(lines)) if _has(_parsed(lines[:number]), path)), len(lines))
+
+
+def _parsed(lines: list[str]) -> Any:
+    part = "\n".join(lines) + "\n"
+    for closing in _CLOSINGS:
+        try:
+            return tomllib.loads(part + closing)
+        except tomllib.TOMLDecodeError:
+            continue
+    return None  # deeper than that; the line where it is closed will do
+
+
+def _has(content: Any, path: KeyPath) -> bool:
+    try:
+        for part in path:
+            content = content[part]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return content is not None

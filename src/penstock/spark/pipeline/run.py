@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pickle import PicklingError
+from types import FrameType
 from typing import Any, ClassVar
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
@@ -29,7 +31,6 @@ from penstock.spark.pipeline.dead_letters import LETTER
 from penstock.spark.pipeline.plan import Plan
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.steps import ColumnStep, Parse, PipelineRows
-from penstock.spark.pipeline.stopping import Stopping
 from penstock.spark.pipeline.triggers import has_interval
 from penstock.spark.source.data_source import PenstockDataSource, known_to
 from penstock.spark.source.options import ReadOptions
@@ -41,6 +42,8 @@ _POLL_SECONDS = 0.1
 _STOP_SECONDS = 5.0
 _MAX_STARTS = 3
 _NOT_CONNECTED = "Python worker failed to connect back"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNAL_LINES = ("", "stopping after the block in hand; a second signal stops at once", "stopping at once")
 
 _log = get_logger(__name__)
 
@@ -183,7 +186,7 @@ class PipelineRun:
             for ticker in self._tickers:
                 ticker.tick()
             self._progress.show()
-            stopping.log_news()
+            stopping.log_signals()
             if not stopping.is_asked:
                 continue
             self._control.give(Sign.STOP)
@@ -213,6 +216,46 @@ class PipelineRun:
         except BaseException as error:
             self._failure = error
             raise
+
+
+class Stopping:
+    """Counts SIGTERM and Ctrl-C, in place of the handlers that were there: the session has its own.
+
+    Outside the main thread Python allows no handlers, and no signal is counted.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._logged = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether to finish the block in hand, and stop."""
+        return self._asked > 0
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether to stop at once."""
+        return self._asked > 1
+
+    def log_signals(self) -> None:
+        """Log each signal that was counted since. Not in the handler: a logger's lock may be held where it runs."""
+        while self._logged < min(self._asked, 2):
+            self._logged += 1
+            _log.info(_SIGNAL_LINES[self._logged])
+
+    def __enter__(self) -> Stopping:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {one: signal.signal(one, self._ask) for one in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self._asked += 1
 
 
 def _stop_quietly(query: StreamingQuery) -> None:
