@@ -12,8 +12,6 @@ import msgspec
 import typer
 
 from penstock.buffer import (
-    DEFAULT_GROUP,
-    MANIFEST_PATH,
     BatchDescriptor,
     BufferQueue,
     ConsumedBatch,
@@ -23,6 +21,8 @@ from penstock.buffer import (
 )
 from penstock.cli.output import counted, escaped_json, escaped_line, give_up_stdout, not_printed, say
 from penstock.cli.places import (
+    DEFAULTS,
+    MANIFEST_PATH,
     ManifestPath,
     StorageOptions,
     Where,
@@ -47,7 +47,7 @@ def consume_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object for each event, with its place, key and headers.")
     ] = False,
-    group: Annotated[str, typer.Option(help="The group of readers to read for.")] = DEFAULT_GROUP,
+    group: Annotated[str, typer.Option(help="The group of readers to read for.")] = DEFAULTS.group,
     start: Annotated[
         str, typer.Option(help="Where a new group begins: earliest, latest, or a sequence that is there.")
     ] = "earliest",

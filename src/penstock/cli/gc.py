@@ -7,16 +7,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import (
-    DATA_PATH_PREFIX,
-    GC_GRACE_SECONDS,
-    MANIFEST_PATH,
-    ConsumerConfig,
-    GarbageCollector,
-    GcReport,
-)
+from penstock.buffer import ConsumerConfig, GarbageCollector, GcReport
 from penstock.cli.output import counted, date, say, say_json
 from penstock.cli.places import (
+    DEFAULTS,
+    MANIFEST_PATH,
     AsJson,
     ManifestPath,
     StorageOptions,
@@ -37,7 +32,7 @@ def gc_command(
     ] = None,
     grace: Annotated[
         float, typer.Option(help="Seconds that readers and producers have; at least 600.")
-    ] = GC_GRACE_SECONDS,
+    ] = DEFAULTS.gc_grace_period,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
@@ -54,7 +49,9 @@ def gc_command(
             f"where the data of the manifest {path!r} lies is not known here: give --prefix, as the buffer's producers "
             "have it in data_path_prefix"
         )
-    config = ConsumerConfig(manifest_path=path, data_path_prefix=prefix or DATA_PATH_PREFIX, gc_grace_period=grace)
+    config = ConsumerConfig(
+        manifest_path=path, data_path_prefix=prefix or DEFAULTS.data_path_prefix, gc_grace_period=grace
+    )
     report = GarbageCollector(store, config).collect_once(dry_run=dry_run)
     if as_json:
         say_json(asdict(report))

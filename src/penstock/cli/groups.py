@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from penstock.buffer import DEFAULT_GROUP, MANIFEST_PATH, Groups
+from penstock.buffer import Groups
 from penstock.cli.output import date_or_none, say, say_json, show
 from penstock.cli.places import (
+    DEFAULTS,
+    MANIFEST_PATH,
     AsJson,
     ManifestPath,
     StorageOptions,
@@ -55,7 +57,7 @@ def create_group(
     """Create a group. From now on the buffer keeps what the group has not acked."""
     store = open_with(where, storage_options)
     is_new = not has_manifest(store, path)
-    if is_new and name == DEFAULT_GROUP:
+    if is_new and name == DEFAULTS.group:
         raise InvalidInput(
             f"there is no manifest {path!r} in {url_of(store)}, and a new buffer has the group {name!r} by itself"
         )

@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.buffer import MANIFEST_PATH, BatchDescriptor, Manifest, folder_of, needs_upgrade, upgrade
+from penstock.buffer import BatchDescriptor, Manifest, folder_of, needs_upgrade, upgrade
 from penstock.cli.output import counted, say, say_json
-from penstock.cli.places import ManifestPath, StorageOptions, Where, has_manifest, open_with
+from penstock.cli.places import MANIFEST_PATH, ManifestPath, StorageOptions, Where, has_manifest, open_with
 from penstock.errors import NotFound
 from penstock.storage import ObjectStore, local_path, url_of
 

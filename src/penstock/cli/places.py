@@ -7,11 +7,14 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from penstock.buffer import BatchFormat
+from penstock.buffer import BatchFormat, ConsumerConfig
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, open_store
 
 _MAX_SEQUENCE_DIGITS = 20
+
+DEFAULTS = ConsumerConfig(manifest_format="native")  # what the environment asks for is read when a command runs
+MANIFEST_PATH = DEFAULTS.manifest_path
 
 Where: TypeAlias = Annotated[str, typer.Argument(help="The buffer: a path or a URL.")]
 ManifestPath: TypeAlias = Annotated[str, typer.Option("--path", help="The manifest's path inside the buffer.")]

@@ -11,8 +11,6 @@ from typing import Annotated
 import typer
 
 from penstock.buffer import (
-    DATA_PATH_PREFIX,
-    MANIFEST_PATH,
     Backlog,
     BatchDescriptor,
     BufferQueue,
@@ -22,7 +20,7 @@ from penstock.buffer import (
     is_data_path,
 )
 from penstock.cli.output import counted, date, say, say_json
-from penstock.cli.places import ManifestPath, StorageOptions, Where, open_with
+from penstock.cli.places import DEFAULTS, MANIFEST_PATH, ManifestPath, StorageOptions, Where, open_with
 from penstock.core import Backoff, call_with_retries
 from penstock.errors import InvalidInput, NotFound
 from penstock.storage import ObjectStore, url_of
@@ -93,8 +91,8 @@ def look(
     first = backlog.first[:most_measured]
     is_measured = backlog.size is not None
     # After the manifest: whatever it names was there before it.
-    listed = {meta.path: meta.size for meta in store.list_objects(DATA_PATH_PREFIX)}
-    data = [size for path, size in listed.items() if is_data_path(path, DATA_PATH_PREFIX)]
+    listed = {meta.path: meta.size for meta in store.list_objects(DEFAULTS.data_path_prefix)}
+    data = [size for path, size in listed.items() if is_data_path(path, DEFAULTS.data_path_prefix)]
     oldest = min(backlog.times, default=None)
     return Status(
         where=url_of(store),
@@ -153,7 +151,7 @@ def _rows(found: Status) -> list[tuple[str, object]]:
         ("bytes waiting", _bytes_row(found)),
         ("records waiting", _records_row(found)),
         ("oldest event", _oldest_row(found)),
-        ("data objects", f"{found.data_objects}, {counted(found.data_bytes, 'byte')} in {DATA_PATH_PREFIX}/"),
+        ("data objects", f"{found.data_objects}, {counted(found.data_bytes, 'byte')} in {DEFAULTS.data_path_prefix}/"),
     ]
     if found.batches_missing:
         missing = counted(found.batches_missing, "batch that waits has", "batches that wait have")

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.buffer import MANIFEST_PATH, Writers
+from penstock.buffer import Writers
 from penstock.cli.output import date_or_none, say, say_json, show
-from penstock.cli.places import AsJson, ManifestPath, StorageOptions, Where, open_with
+from penstock.cli.places import MANIFEST_PATH, AsJson, ManifestPath, StorageOptions, Where, open_with
 
 writers_app = typer.Typer(help="The writers that a buffer remembers.", no_args_is_help=True)
 
