@@ -15,7 +15,7 @@ from tests.support.repository import ROOT
 pytestmark = pytest.mark.usefixtures("silence")
 
 MANIFESTS = ["native"]
-SEEDS = range(30)
+SEEDS = range(10)
 TRACES = """
 import logging
 logging.getLogger("penstock").setLevel(logging.CRITICAL)
