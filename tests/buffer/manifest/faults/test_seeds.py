@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.buffer.manifest.faults.simulation import Outcome, run
 
 pytestmark = pytest.mark.usefixtures("silence")
 MANIFESTS = ["opendata"]  # version 2 has worlds of its own: `tests/buffer/manifest`
-SMALL = range(800)
+SMALL, MORE = range(500), range(500, 800)
 LONG = [range(800, 3_000), *[range(start, start + 4_000) for start in range(3_000, 59_000, 4_000)]]
 
 # A consumer has an epoch, and so its manifest is there: its first write is never the first of all.
@@ -22,9 +22,10 @@ OCCASIONS = {(operation, fault) for operation in ("enqueue", "claim", "dequeue")
 }
 
 
-def run_all(seeds: Iterable[int], name: str) -> tuple[dict[int, list[str]], Outcome]:
+@functools.cache
+def run_all(seeds: range) -> tuple[dict[int, list[str]], Outcome]:
     """Run every seed; return the complaints by seed, and what came up in all the runs together."""
-    below = MemoryStore(name)
+    below = MemoryStore(f"seeds-{seeds}")
     complaints: dict[int, list[str]] = {}
     total = Outcome([], Counter(), Counter())
     for seed in seeds:
@@ -38,26 +39,24 @@ def run_all(seeds: Iterable[int], name: str) -> tuple[dict[int, list[str]], Outc
 
 @pytest.mark.parametrize(
     "seeds",
-    [pytest.param(SMALL, id="small"), *[pytest.param(seeds, marks=pytest.mark.chaos, id=str(seeds)) for seeds in LONG]],
+    [
+        pytest.param(SMALL, id="small"),
+        pytest.param(MORE, marks=pytest.mark.slow, id="more"),
+        *[pytest.param(seeds, marks=pytest.mark.chaos, id=str(seeds)) for seeds in LONG],
+    ],
 )
-def test_no_seed_loses_an_entry_or_doubles_one_uncounted_or_shares_an_epoch(seeds: range, fresh_name: str) -> None:
-    complaints, _ = run_all(seeds, fresh_name)
+def test_no_seed_loses_an_entry_or_doubles_one_uncounted_or_shares_an_epoch(seeds: range) -> None:
+    complaints, _ = run_all(seeds)
 
     assert not complaints
 
 
-@pytest.fixture(scope="module")
-def what_came_up() -> Outcome:
-    """What the first few hundred seeds came to."""
-    return run_all(SMALL[:500], "what-came-up")[1]
+def test_the_seeds_meet_every_fault_in_every_operation() -> None:
+    assert {met for met in run_all(SMALL)[1].met if met[0] != "read"} == OCCASIONS
 
 
-def test_the_seeds_meet_every_fault_in_every_operation(what_came_up: Outcome) -> None:
-    assert {met for met in what_came_up.met if met[0] != "read"} == OCCASIONS
-
-
-def test_the_seeds_come_to_everything_that_the_rules_are_for(what_came_up: Outcome) -> None:
-    assert set(+what_came_up.events) == {
+def test_the_seeds_come_to_everything_that_the_rules_are_for() -> None:
+    assert set(+run_all(SMALL)[1].events) == {
         "a claim met InvalidInput",
         "a claim met StorageError",
         "a dequeue met Fenced",

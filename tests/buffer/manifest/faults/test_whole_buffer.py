@@ -19,7 +19,7 @@ from penstock.testing import Fault, FaultyStore
 from tests.buffer.manifest.faults.simulation import in_doubt
 
 CALLS = 60
-SMALL, LONG = range(40), range(40, 640)
+SMALL, MORE, LONG = range(16), range(16, 40), range(40, 640)
 
 Answer = TypeVar("Answer")
 
@@ -158,7 +158,13 @@ def runs_of(manifest: str, seeds: range) -> dict[int, Run]:
     return {seed: run_buffer(seed, f"whole-buffer-{manifest}") for seed in seeds}
 
 
-@pytest.fixture(params=[pytest.param(SMALL, id="small"), pytest.param(LONG, marks=pytest.mark.chaos, id="long")])
+@pytest.fixture(
+    params=[
+        pytest.param(SMALL, id="small"),
+        pytest.param(MORE, marks=pytest.mark.slow, id="more"),
+        pytest.param(LONG, marks=pytest.mark.chaos, id="long"),
+    ]
+)
 def runs(request: pytest.FixtureRequest, manifest: str) -> dict[int, Run]:
     """Made once for each manifest. What threads do differs from time to time; what must hold does not."""
     return runs_of(manifest, request.param)
