@@ -402,7 +402,7 @@ def produce(parent: Parent, root: str, name: str, count: int, at: int) -> None:
                 handle.result()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 8))])
 def test_producers_go_on_while_it_is_upgraded_and_nothing_is_lost_or_doubled(
     tmp_path: Path, start: Start, seed: int
 ) -> None:
