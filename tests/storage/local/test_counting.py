@@ -75,7 +75,7 @@ def test_no_increment_is_lost_while_holders_of_the_lock_are_killed(tmp_path: Pat
     killed_before_the_move: list[bytes] = []
     killed_after_the_move: list[bytes] = []
 
-    for number in range(32):
+    for number in range(2 * len(holding)):
         index = number % len(holding)
         token = b"victim-%d-0" % number
         victim = start(leave_a_token_and_stop, str(tmp_path), token, holding[index])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage.local import LocalStore
-from tests.storage.local.writers import Lines, StopAt, contents_of, files_below, look, put, read_unlisted
+from tests.storage.local.writers import Lines, StopAt, contents_of, files_below, read_unlisted
 from tests.support.processes import Parent, Start
 from tests.support.repository import ROOT
 
@@ -109,13 +109,13 @@ def test_a_writer_killed_at_any_step_leaves_the_old_object_or_the_new_one(
         assert victim.hear() == step
         victim.kill()
 
-        after_kill = start(look, root, listing).answer()
+        after_kill = contents_of(root) if listing else read_unlisted(root)
         assert after_kill in (case.before(), case.after()), step
         outcomes.append(after_kill == case.after())
 
-        start(put, root, case.path, NEXT).answer()
+        LocalStore(root).put(case.path, NEXT)
         assert not files_below(root, ".tmp"), step
-        assert start(look, root).answer() == case.before() | {case.path: NEXT}, step
+        assert contents_of(root) == case.before() | {case.path: NEXT}, step
     # It turns from old to new once, at the one step that changes the directory.
     assert outcomes == sorted(outcomes)
     assert steps[outcomes.index(True)] in {"moved", "unlinked"}

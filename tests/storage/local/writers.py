@@ -96,11 +96,6 @@ def files_below(root: str, ending: str = "") -> set[str]:
     }
 
 
-def look(parent: Parent, root: str, listing: bool = True) -> dict[str, bytes]:
-    """With fresh eyes, return everything that is in a store, as it reads."""
-    return contents_of(root) if listing else read_unlisted(root)
-
-
 def put(parent: Parent, root: str, path: str, data: bytes, sync: bool = True) -> str:
     """Write one object and return its version."""
     return LocalStore(root, sync=sync).put(path, data)
