@@ -16,7 +16,7 @@ from tests.support.processes import Start, in_forked_child
 from tests.support.servers import BUCKET, S3Server
 
 
-@pytest.fixture(params=["disk", "s3"])
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, fresh_name: str) -> Place:
     if request.param == "disk":
         return Place(str(tmp_path / "log"), {})
