@@ -276,6 +276,26 @@ def test_of_what_was_written_before_an_upgrade_the_age_counts(memory: ObjectStor
     assert queued(memory) == [b"a"]
 
 
+@pytest.mark.parametrize("name", [NAME, None])
+def test_a_try_that_arrives_late_and_one_of_new_objects_leave_one_block(
+    memory: ObjectStore, name: BlockName | None
+) -> None:
+    time = Time()
+    with manifests.new_buffers_are("opendata"):
+        written = write(memory, b"a", b"b", time=time)
+    upgrade(memory)
+    faulty = FaultyStore(memory, rates={}, max_late=100)
+    faulty.inject(Fault.LATE, path=MANIFEST)
+    hooked = HookedStore(faulty)
+    # The first try is late, and time passes. It takes effect when the objects are written again.
+    hooked.after("write manifest", lambda: time.passes(DEADLINE), times=1)
+    hooked.after("write data", faulty.settle, skip=1, times=1)
+
+    assert appender(hooked, time).append(written, name)
+
+    assert locations(memory) == [one.location for one in written]
+
+
 def test_a_store_that_never_replies_ends_in_an_error(memory: ObjectStore) -> None:
     time = Time()
     appender(memory, time).append(write(memory, b"before", time=time))

@@ -178,6 +178,7 @@ class BlockAppender:
             self._own_prefix()
         entries = [self._entry(written, b"" if name is None else name.payload) for written in objects]
         known_at: list[str] = []  # the last location of each round: the last one is the last to be dequeued
+        attempts = Attempts()  # of all rounds: one that was late may yet arrive
         for _ in range(1 if all(map(self._is_safe, objects)) else _MAX_ROUNDS):
             known_at.append(entries[-1].location)
             if any(map(self._is_old, entries)):
@@ -186,7 +187,7 @@ class BlockAppender:
                     break
                 entries = self._write_again(entries)
                 known_at.append(entries[-1].location)
-            done = self._enqueue(entries, by, known_at)
+            done = self._enqueue(entries, by, known_at, attempts)
             if isinstance(done, Enqueued):
                 if done.appended:
                     return True
@@ -202,16 +203,14 @@ class BlockAppender:
         return False
 
     def _enqueue(
-        self, entries: Sequence[NewEntry], by: Transaction | None, known_at: Sequence[str]
+        self, entries: Sequence[NewEntry], by: Transaction | None, known_at: Sequence[str], attempts: Attempts
     ) -> Enqueued | Unwritten:
         """Enqueue all of the entries, or none: where one is late, nothing is written."""
-        attempts: Attempts | None = None
         while True:
             done = self._queue.enqueue(entries, by, known_at=known_at, attempts=attempts)
             if isinstance(done, Enqueued) or done.late:
                 return done
             entries = [self._copy(entry, done.floor) if entry in done.closed else entry for entry in entries]
-            attempts = done.attempts
 
     def _own_prefix(self) -> None:
         """Check that the objects and the manifest are of one buffer. Reads the manifest too."""
