@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.engine import ParseFormat, check_columns, parse_as
 from penstock.errors import InvalidInput
-from tests.engine.parsing.models import Bad, every_way, expected, typed
+from tests.engine.parsing.models import Bad, every_way, expected, typed, verify
 
 UTC_TIME: pa.DataType = pa.timestamp("us", tz="UTC")
 _KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "event": pa.string(), "at": UTC_TIME}
@@ -159,6 +159,15 @@ def test_a_timestamp_of_messagepack_is_one() -> None:
     assert every_way(values, pa.schema([("a", UTC_TIME)]), MSGPACK)[0] == [{"a": NOON}, {"a": NOON}]
     assert len(every_way(values, pa.schema([("a", pa.timestamp("us"))]), MSGPACK)[1]) == 2
     assert len(every_way(values[:1], pa.schema([("a", pa.date32())]), MSGPACK)[1]) == 1
+
+
+@pytest.mark.parametrize("field", ["a", "z"])
+def test_a_timestamp_of_messagepack_that_rounds_to_the_year_10000_is_an_error(field: str) -> None:
+    last = b"\xc7\x0c\xff" + (999_999_999).to_bytes(4, "big") + (253_402_300_799).to_bytes(8, "big")
+    values = [msgspec.msgpack.encode({"a": NOON}), b"\x81\xa1" + field.encode() + last]
+    rows, errors = every_way(values, pa.schema([("a", UTC_TIME)]), MSGPACK)
+    assert (rows, errors) == ([{"a": NOON}], {1: "year 10000 is out of range"})
+    verify(values[1:], MSGPACK)
 
 
 def test_dates_are_days() -> None:

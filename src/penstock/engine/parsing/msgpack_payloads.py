@@ -38,7 +38,7 @@ class MsgpackPayloads:
             return TOO_DEEP
         except UnicodeDecodeError:
             return "not valid UTF-8"
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             return str(error)
         return why_refused(value.values(), 2)
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 Decode = Callable[[bytes], Any]
 _T = TypeVar("_T")
 
-REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What a decoder raises for a payload."""
+REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What a decoder raises for a payload; a `ValueError` for text that is not UTF-8, and for a time after 9999."""
 
 
 class ParseFormat(StrEnum):
