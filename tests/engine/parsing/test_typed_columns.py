@@ -191,6 +191,18 @@ def test_decimals_fit_exactly() -> None:
     assert refused("0.125", kind, MSGPACK)
 
 
+@pytest.mark.parametrize("form", [JSON, MSGPACK])
+def test_a_decimal_beyond_its_column_is_refused_and_not_another_number(form: ParseFormat) -> None:
+    for text in ("20240101", str(2**63), "-2147483648", "1.5", "3e38", "1e-39"):
+        assert refused(text, pa.decimal128(38, 38), form), text
+    for text in ("3.4028236e38", "1e-39", "1e40"):
+        assert refused(text, pa.decimal128(38, 0), form), text
+    assert refused(f'"{2**128 // 10**18 + 1}"', pa.decimal128(38, 18), form)
+    assert in_column("1e-38", pa.decimal128(38, 38), form) == Decimal("1e-38")
+    assert in_column('"0.5"', pa.decimal128(38, 38), form) == Decimal("0.5")
+    assert in_column("-1.25e2", pa.decimal128(38, 1), form) == -125
+
+
 def test_binary_is_base64_in_json_and_itself_in_messagepack() -> None:
     assert in_column('"aGk="', pa.binary()) == b"hi"
     for text in ('"aGk"', '"a b="', "1", '"\\u00e9"'):

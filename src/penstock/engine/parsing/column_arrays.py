@@ -54,7 +54,7 @@ def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterabl
         if not _TEXT.issuperset(map(type, values)):
             text = [value if value is None or isinstance(value, str) else _iso(value, kind) for value in values]
     elif pa.types.is_decimal(kind):
-        return _cast(_decimal_text(values), kind)
+        return _decimal_column(values, kind)
     else:
         return cast("pa.Array[Any]", pa.array(values, type=kind)), ()
     return _cast(pa.array(text, pa.string()), kind)
@@ -82,23 +82,23 @@ def _cast(text: Any, kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
         pass
     lost: list[int] = []
     if kind in _LOOKS_RIGHT:
-        lost = _odd(text, kind)
+        lost = _odd(text, _LOOKS_RIGHT[kind])
         if pa.types.is_timestamp(kind) and len(lost) * _ROWS_PER_ODD_ONE > len(text):
             # Not a few odd ones: cut digits behind the microseconds, and say that what has no zone is in UTC.
             text = pc.replace_substring_regex(text, r"(:\d\d\.\d{6})\d+", r"\1")
             if kind.tz is not None:
                 text = pc.replace_substring_regex(text, r"([T ][\d:.]+)$", r"\1Z")
-            lost = _odd(text, kind)
+            lost = _odd(text, _LOOKS_RIGHT[kind])
         text = pc.replace_with_mask(text, _mask(lost, len(text)), pa.scalar(None, pa.string()))
     parts: list[pa.Array[Any]] = []
     _halve(text, kind, 0, parts, lost)
     return pa.concat_arrays(parts), lost
 
 
-def _odd(text: Any, kind: pa.DataType) -> list[int]:
+def _odd(text: Any, pattern: str) -> list[int]:
     import pyarrow.compute as pc
 
-    wrong = pc.invert(pc.match_substring_regex(text, _LOOKS_RIGHT[kind])).fill_null(False)
+    wrong = pc.invert(pc.match_substring_regex(text, pattern)).fill_null(False)
     return cast("list[int]", pc.indices_nonzero(wrong).to_pylist())
 
 
@@ -129,26 +129,36 @@ def _iso(value: Any, kind: pa.DataType) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
+def _decimal_column(values: list[Any], kind: Any) -> tuple[pa.Array[Any], Iterable[int]]:
+    """Only plain digits that fit are cast: what does not fit, Arrow takes modulo 2**128, or without its last digits."""
+    import pyarrow.compute as pc
+
+    text = _decimal_text(values)
+    whole, fraction, zeros = kind.precision - kind.scale, max(kind.scale, 0), _MAX_DIGITS - kind.precision
+    odd = _odd(text, rf"^[+-]?0?\d{{0,{whole}}}(\.\d{{0,{fraction}}}0{{0,{zeros}}})?$")
+    if odd:
+        text = pc.replace_with_mask(text, _mask(odd, len(text)), pa.scalar(None, pa.string()))
+    cast, lost = _cast(text, kind)
+    return cast, [*odd, *lost]
+
+
 def _decimal_text(values: list[Any]) -> Any:
     """Numbers as they are written; of those that JSON has as text, what is in it."""
     import pyarrow.compute as pc
 
-    if _RAW.issuperset(map(type, values)):
-        raw = [None if value is None else bytes(value) for value in values]
-        text: Any = pa.array(raw, pa.binary()).cast(pa.string())
-        if (pc.max(pc.binary_length(text)).as_py() or 0) <= _MAX_DIGITS:
-            is_null: Any = pc.equal(text, pa.scalar("null"))
-            return pc.if_else(is_null, pa.scalar(None, pa.string()), pc.utf8_trim(text, characters='"'))
-    return pa.array([None if value is None else _digits(value) for value in values], pa.string())
+    if not _RAW.issuperset(map(type, values)):
+        return pa.array(map(_digits, values), pa.string())
+    raw = [None if value is None else bytes(value) for value in values]
+    text: Any = pa.array(raw, pa.binary()).cast(pa.string())
+    is_null: Any = pc.equal(text, pa.scalar("null"))
+    return pc.if_else(is_null, pa.scalar(None, pa.string()), pc.utf8_trim(text, characters='"'))
 
 
 def _digits(value: Any) -> str | None:
-    text = value if isinstance(value, str) else repr(value) if isinstance(value, int | float) else bytes(value).decode()
-    if text == "null" and not isinstance(value, str):
-        return None
-    if len(text) > _MAX_DIGITS and sum(map(str.isdigit, text.lower().partition("e")[0])) > _MAX_DIGITS:
-        return ""  # Arrow would take the digits modulo 2**128
-    return text if isinstance(value, str) else text.removeprefix('"').removesuffix('"')
+    if not isinstance(value, msgspec.Raw):
+        return None if value is None else str(value)
+    text = bytes(value).decode()
+    return None if text == "null" else text.strip('"')
 
 
 def _nested_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:

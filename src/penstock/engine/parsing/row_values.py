@@ -295,7 +295,7 @@ def _as_decimal(found: Any, kind: pa.DataType) -> str | None:
         return "0"
     decimal, exponent = cast("Any", kind), cast("int", number.as_tuple().exponent)
     fits = exponent >= -decimal.scale and number.adjusted() < decimal.precision - decimal.scale
-    return str(number) if fits else None
+    return f"{number:f}" if fits else None
 
 
 def as_time(found: Any, *, zoned: bool) -> str | None:
