@@ -128,6 +128,7 @@ NO_TIMES = [
     *("2026-01-01T12:00:00.Z", "2026-1-1", "20260101T120000Z", "2026-01-01T12:00:00+24:00", "0000-01-01T00:00:00Z"),
     *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "12026-01-01", " 2026-01-01", "2026-W01-1"),
     *("2026-01-01T12:00:00Z\\n", "\\u0662026-01-01", "2026-01-01T12:00:00+01:60", "2026-01-01Z"),
+    *("0000-12-31T23:59:59-00:00", "0000-12-30T12:00:00-23:00", "0000-12-31"),
 ]
 
 
@@ -138,6 +139,8 @@ def test_timestamps_are_iso_8601_and_in_utc_where_they_do_not_say(form: ParseFor
     for text in NO_TIMES:
         assert refused(f'"{text}"', UTC_TIME, form), text
     assert refused("1767268800", UTC_TIME, form)
+    first = datetime(1, 1, 1, 0, 0, 30, 500000, tzinfo=UTC)
+    assert in_column('"0000-12-31T23:59:30.5-00:01"', UTC_TIME, form) == first
 
 
 def test_times_of_all_forms_go_together_in_a_block() -> None:

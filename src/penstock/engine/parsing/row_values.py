@@ -38,6 +38,8 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
 )
+_LAST_DAY_OF_YEAR_0 = "0000-12-31"
+_NONE = timedelta()
 _DECIMAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # one way to read any digits
 
 
@@ -308,6 +310,9 @@ def as_time(found: Any, *, zoned: bool) -> str | None:
     day, hour, minute, second, fraction, zone = match.groups()
     if zone is not None and not zoned:
         return None
+    is_before_year_1 = zoned and day == _LAST_DAY_OF_YEAR_0  # of which times may be in the year 1, in UTC
+    if is_before_year_1:
+        day = "0001-01-01"
     try:
         time = datetime.fromisoformat(
             f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '0'):0<6.6}"
@@ -316,16 +321,15 @@ def as_time(found: Any, *, zoned: bool) -> str | None:
         return None
     if not zoned:
         return time.isoformat()
-    return _in_utc(time.replace(tzinfo=UTC), zone)
+    return _in_utc(time.replace(tzinfo=UTC), zone, timedelta(days=is_before_year_1))
 
 
-def _in_utc(time: datetime, zone: str | None = None) -> str | None:
-    offset = timedelta()
+def _in_utc(time: datetime, zone: str | None = None, offset: timedelta = _NONE) -> str | None:
     if zone is not None and zone != "Z":
         hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or "0")
         if hours > 23 or minutes > 59:
             return None
-        offset = timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
+        offset += timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
     try:
         return (time.astimezone(UTC) - offset).replace(tzinfo=None).isoformat() + "Z"
     except OverflowError:
