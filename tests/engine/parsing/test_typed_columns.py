@@ -91,6 +91,9 @@ def test_floats_are_any_number() -> None:
     assert in_column("-1e300", pa.float32()) == -math.inf
     assert in_column("9" * 5000, pa.float64()) == math.inf
     assert in_column("0.1", pa.float32()) == pa.scalar(0.1, pa.float32()).as_py()
+    for kind in (pa.float32(), pa.float64()):  # an integer has no zero below zero
+        assert [str(in_column(text, kind)) for text in ("-0", "-0.0", "-0e1")] == ["0.0", "-0.0", "-0.0"]
+        assert in_column("[-0, -1]", pa.list_(kind)) == [0.0, -1.0]
     assert refused('"1"', pa.float64())
     assert refused("true", pa.float32())
 

@@ -12,7 +12,9 @@ not know; times without a zone and dates, but at the top; and what may not be nu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from penstock.engine.parsing.row_values import Fields, inner_fields
 
 _BYTES_PER_THREAD = 1 << 20  # that one thread reads at a time
 _MAX_BLOCK_BYTES = 1 << 30  # the reader counts them in 32 bits
+_MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")  # an integer that the reader makes -0.0, and the other ways 0.0
 _UTC = pa.timestamp("us", tz="UTC")
 
 
@@ -54,11 +57,13 @@ def read_piece(values: pa.Array[Any], fields: Fields, *, ignore_others: bool) ->
         )
         if table.num_rows != len(values):
             return None
-        return [_checked(table.column(at).combine_chunks(), field) for at, field in enumerate(fields)]
+        columns = [_checked(table.column(at).combine_chunks(), field) for at, field in enumerate(fields)]
     except MemoryError:
         raise  # Arrow's is one of those below too, and says nothing about the lines
     except pa.ArrowException:
         return None
+    leaves = chain.from_iterable(map(_leaves, columns))
+    return None if any(map(_has_negative_zero, leaves)) and _MINUS_ZERO.search(lines.to_pybytes()) else columns
 
 
 def _is_direct(kind: pa.DataType) -> bool:
@@ -115,6 +120,15 @@ def _checked(column: Any, field: pa.Field[Any]) -> pa.Array[Any]:
         if pa.types.is_temporal(leaf.type):
             in_range(leaf)
     return whole
+
+
+def _has_negative_zero(leaf: pa.Array[Any]) -> bool:
+    import pyarrow.compute as pc
+
+    if not pa.types.is_floating(leaf.type):
+        return False
+    bits = leaf.view(pa.int32() if leaf.type == pa.float32() else pa.int64())
+    return bool(pc.min(bits).as_py() == -1 << (bits.type.bit_width - 1))
 
 
 def _leaves(column: Any) -> Iterable[pa.Array[Any]]:
