@@ -44,6 +44,7 @@ def refused(build: Build, pipeline: Pipeline | None = None) -> str:
         ("dead_letters", lambda where: begun().dead_letters(where)),
         ("to_parquet", lambda where: begun().to_parquet(where)),
         ("to_buffer", lambda where: begun().to_buffer(where)),
+        ("url", lambda where: Pipeline.read_table(None, where)),  # type: ignore[arg-type]  # no session is needed
     ],
 )
 def test_a_place_is_a_path_or_a_url(name: str, build: Callable[[object], object], where: object) -> None:
@@ -53,8 +54,8 @@ def test_a_place_is_a_path_or_a_url(name: str, build: Callable[[object], object]
 
 @pytest.mark.parametrize("where", ["memory:", "memory://here"])
 def test_a_store_in_memory_is_no_place_for_several_processes(where: str) -> None:
-    with pytest.raises(InvalidInput, match=r"source cannot be 'memory:.*Spark works in several processes"):
-        Pipeline(where, "/data/checkpoint")
+    for build in (lambda _: Pipeline(where, "/data/checkpoint"), lambda pipeline: pipeline.to_parquet(where)):
+        assert f"cannot be {where!r}: Spark works in several processes" in refused(build)
 
 
 def test_a_path_and_its_text_are_the_same_place() -> None:

@@ -366,8 +366,6 @@ def test_a_commit_sweeps_earlier_batches_of_its_query_and_nobody_elses(disk: Pla
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("", "a path or a URL"),
-        ("memory://x", "memory:// lives in one process"),
         ("s3a://bucket/table", "write s3:// for s3a://"),
         ("abfss://container@account/table", "write az:// for abfss://"),
         ("nope://host/table", 'No .*FileSystem.* for scheme "?nope'),

@@ -47,12 +47,9 @@ def open_table(
     Raises `InvalidInput` for a place, an option or a `partition_by` that cannot be right.
     """
     columns = check_partition_by(partition_by)
-    url = _as_text(url)
     scheme, separator, _ = url.partition("://")
     if separator and scheme in _OTHER_NAMES:
         raise InvalidInput(f"write {_OTHER_NAMES[scheme]}:// for {scheme}://: Penstock reaches object stores by itself")
-    if separator and scheme == "memory":
-        raise InvalidInput("memory:// lives in one process, and a table is written by many: give a path or another URL")
     if separator and scheme in _OBJECT_STORES:
         return ParquetTable(ObjectBlocks(open_store(url, **(options or {}))), columns)
     if options:
@@ -243,13 +240,6 @@ class Blocks(Protocol):
     def read(self, spark: SparkSession, commits: Sequence[BlockCommit], columns: StructType, /) -> DataFrame:
         """The rows of these blocks, which are all there are, in these columns."""
         ...
-
-
-def _as_text(url: object) -> str:
-    text = os.fspath(url) if isinstance(url, os.PathLike) else url
-    if not isinstance(text, str) or not text:
-        raise InvalidInput(f"a table's place is a path or a URL, not {text!r}")
-    return text
 
 
 def _local_root(path: str) -> str:
