@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow.parquet as pq
@@ -190,13 +191,10 @@ class LocalFiles:
         A checksum is one more file to sync for each data file, and only Hadoop reads it.
         """
         with _failing_to(f"look through {path}"):
-            walk = os.walk(path, onerror=_raise)
-            files = sorted(os.path.join(directory, name) for directory, _, names in walk for name in names)
-            for file in files:
-                if file.endswith(".crc"):
-                    os.unlink(file)
-            data = [file for file in files if file.endswith(".parquet")]
-            return [BlockFile(os.path.relpath(file, path), os.path.getsize(file), _rows(file)) for file in data]
+            for checksum in list(Path(path).rglob(".*.crc")):
+                checksum.unlink()
+            data = sorted(Path(path).rglob("*.parquet"))
+            return [BlockFile(str(file.relative_to(path)), file.stat().st_size, _rows(file)) for file in data]
 
     def make_directory(self, path: str) -> None:
         """Make a directory, and those above it, if it is not there."""
@@ -246,7 +244,7 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _rows(file: str) -> int:
+def _rows(file: Path) -> int:
     try:
         return pq.read_metadata(file).num_rows
     except ArrowException as error:
