@@ -21,7 +21,7 @@ from penstock.errors import Closed, OutcomeUnknown, StorageError
 class Work:
     """The part of one call in a group; a subclass has what is to be written, and what became of it.
 
-    A thread waits at a latch. A coroutine waits for the future, and a helper thread leads for it.
+    A thread waits at the latch. A coroutine waits for the future, and a helper thread leads for it.
     """
 
     __slots__ = ("error", "future", "has_left", "is_begun", "is_over", "latch", "leads", "size_bytes")
@@ -29,7 +29,7 @@ class Work:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self.error: Exception | None = None
-        self.latch: Latch | None = None
+        self.latch = Latch()
         self.future: Future[None] | None = None
         self.leads = False
         self.is_begun = False  # a leader writes it, or has written it
@@ -42,12 +42,10 @@ class Work:
 
     def finish(self, error: Exception | None) -> None:
         """End the wait for it, with an error if there is one. To do it twice does no harm."""
+        self.error = self.error or (error and _own_copy(error))
         self.is_over = True
-        if error is not None and self.error is None:
-            self.error = _own_copy(error)
-        if self.latch is not None:
-            self.latch.open()
-        elif self.future is not None and not self.future.done():
+        self.latch.open()
+        if self.future is not None and not self.future.done():
             self.future.set_exception(self.error) if self.error else self.future.set_result(None)
 
 
@@ -95,15 +93,9 @@ class GroupCommit(Generic[_Item]):
         try:
             with self._mutex:
                 self._check_open()
-                if self._leader is None:
-                    work.leads = True
-                    self._leader = work
-                    self._group.append(work)
-                else:
-                    work.latch = Latch()
-                    self._line.append(work)
-            if work.latch is not None:
-                work.latch.wait()
+                self._line.append(work)
+                self._choose_leader()
+            work.latch.wait()
             if work.leads:
                 self._lead()
         finally:
@@ -120,8 +112,7 @@ class GroupCommit(Generic[_Item]):
         with self._mutex:
             self._check_open()
             self._line.append(work)
-            if self._leader is None:
-                self._choose_leader()
+            self._choose_leader()
         return work.future
 
     def close(self) -> None:
@@ -141,56 +132,16 @@ class GroupCommit(Generic[_Item]):
         if self._is_closed:
             raise Closed(f"{self._name} is closed")
 
-    def _lead(self) -> None:
-        """Write the leader's own work, if it came to an empty line, or else that of the calls in line."""
-        if not self._group:
-            with self._mutex:
-                self._begin_group()
-        error: Exception | None = _INTERRUPTED
-        try:
-            for work in self._group:
-                work.is_begun = True
-            self._write(self._group)
-            error = None
-        except Exception as failure:  # noqa: BLE001  each call of the group raises it
-            error = failure
-        finally:
-            self._finish(error)
-        if error is None:
-            self._after_write()
-
-    def _begin_group(self) -> None:
-        size = 0
-        while self._line and (not self._group or size + self._line[0].size_bytes <= self._max_bytes):
-            work = self._line[0]
-            if work.begin():
-                work.is_begun = True
-                self._group.append(work)
-                size += work.size_bytes
-            self._line.popleft()
-
-    def _finish(self, error: Exception | None) -> None:
-        while self._group:
-            self._group[0].finish(error)
-            self._group.popleft()
-
-    def _leave(self, work: _Item) -> None:
-        """End a call: it is over, or was interrupted. A leader makes the next in line the leader."""
-        if work.has_left or (work.is_over and not work.leads):
-            return
-        if self._leader is work:
-            self._finish(_INTERRUPTED)  # a group is there only if an interrupt kept it from being finished
-        with self._mutex:
-            if not work.is_over and work in self._line:
-                self._line.remove(work)
-            if self._leader is work:
-                self._choose_leader()
-            elif self._leader is not None and work.leads:
+    def _choose_leader(self, gone: _Item | None = None) -> None:
+        """Make the first in line the leader, unless there is a leader whose call is not `gone`. The mutex is held."""
+        if gone is not None and not gone.is_over and gone in self._line:
+            self._line.remove(gone)
+        if self._leader is gone:
+            self._leader = None
+        if self._leader is not None:
+            if gone is not None and gone.leads:
                 self._wake(self._leader)  # an interrupt came after the choice, perhaps before the new leader was woken
-            work.has_left = True
-
-    def _choose_leader(self) -> None:
-        """Make the first in line the leader. The mutex is held."""
+            return
         while self._line:
             first = self._line[0]
             if first.is_over:
@@ -205,10 +156,47 @@ class GroupCommit(Generic[_Item]):
         if self._when_idle is not None:
             self._when_idle.open()
 
+    def _lead(self) -> None:
+        """Write the work of the calls in line, the leader's own first, and let those calls go on."""
+        error: Exception | None = _INTERRUPTED
+        size = 0
+        try:
+            with self._mutex:
+                while self._line and (not self._group or size + self._line[0].size_bytes <= self._max_bytes):
+                    work = self._line[0]
+                    if work.begin():
+                        work.is_begun = True
+                        self._group.append(work)
+                        size += work.size_bytes
+                    self._line.popleft()
+            self._write(self._group)
+            error = None
+        except Exception as failure:  # noqa: BLE001  each call of the group raises it
+            error = failure
+        finally:
+            try:
+                self._finish(error)
+            finally:
+                self._finish(error)
+        if error is None:
+            self._after_write()
+
+    def _finish(self, error: Exception | None) -> None:
+        while self._group:
+            self._group[0].finish(error)
+            self._group.popleft()
+
+    def _leave(self, work: _Item) -> None:
+        """End a call: it is over, or was interrupted. A leader makes the next in line the leader."""
+        if work.leads or not work.is_over:
+            with self._mutex:
+                if not work.has_left:
+                    self._choose_leader(work)
+                work.has_left = True
+
     def _wake(self, leader: _Item) -> bool:
         """Let the leader write; twice does no harm. False: it is a coroutine's, and there are no more threads."""
-        if leader.latch is not None:
-            leader.latch.open()
+        leader.latch.open()
         if leader.future is not None:
             try:
                 if self._helper is None:

@@ -28,7 +28,7 @@ from penstock.queue.totals import Totals, packed
 from penstock.storage import sync_directory
 
 if TYPE_CHECKING:
-    from rocksdict import ColumnFamily, Rdict, RdictIter, WriteBatch, WriteOptions
+    from rocksdict import ColumnFamily, Rdict, RdictIter, WriteOptions
 
 _log = get_logger(__name__)
 
@@ -143,8 +143,10 @@ class Database:
         Raises `OutcomeUnknown`: it happened or not, and RocksDB may refuse to go on.
         """
         at, mark = self._open(), self._open_mark()
+        until = time.monotonic() + _MAX_STALL_SECONDS
         try:
-            self._append(at, mark.queue_id, changes)
+            while (stall := self._append(at, mark.queue_id, changes)) is not None:
+                self._wait_out(stall, at, until)
             # Not one write that syncs: rocksdict would hold the interpreter's lock until the disk is done.
             at.events.flush_wal(sync=True)
             if changes.has_totals:
@@ -163,25 +165,37 @@ class Database:
         """Let the mark forget a write that was not reported, before that is undone."""
         self._open_mark().write_through(totals)
 
-    def _append(self, at: _Handles, queue_id: bytes, changes: Changes) -> None:
-        """Write, without a sync. Where RocksDB would wait, wait here: it would keep the interpreter's lock."""
-        one = len(changes.events) == 1 and not changes.has_totals
-        until = time.monotonic() + _MAX_STALL_SECONDS
-        while True:
-            try:
-                if one:
-                    return at.events.put(key_of(changes.next_id - 1), changes.events[0], at.without_waiting)
-                # A new batch each time: it is used up by a try.
-                return at.events.write(_batch(at, queue_id, changes), at.without_waiting)
-            except Exception as error:
-                if "Write stall" not in str(error):
-                    raise
-                # Its files cannot be written as fast as this, or not at all: then it would wait for ever.
-                if at.events.property_int_value("rocksdb.background-errors") or time.monotonic() > until:
-                    raise Stalled(
-                        f"{named(self.path)} cannot be written: the disk is full, or RocksDB is stuck"
-                    ) from error
-            time.sleep(_STALL_PAUSE_SECONDS)
+    def _append(self, at: _Handles, queue_id: bytes, changes: Changes) -> Exception | None:
+        """Write, without a sync. Where RocksDB would wait, return its error: it would keep the interpreter's lock."""
+        try:
+            if len(changes.events) == 1 and not changes.has_totals:
+                at.events.put(key_of(changes.next_id - 1), changes.events[0], at.without_waiting)
+                return None
+            from rocksdict import WriteBatch
+
+            batch = WriteBatch(raw_mode=True)
+            for identifier, data in enumerate(changes.events, changes.next_id - len(changes.events)):
+                batch.put(key_of(identifier), data)
+            for identifier in changes.acked:
+                batch.delete(key_of(identifier))
+            if changes.has_totals:
+                batch.put(TOTALS.encode(), packed(queue_id, changes.totals), at.totals)
+            if changes.time is not None:
+                batch.put(key_of(changes.time[0]), _NUMBER.pack(changes.time[1]), at.times_family)
+            for identifier in changes.old_times:
+                batch.delete(key_of(identifier), at.times_family)
+            at.events.write(batch, at.without_waiting)
+        except Exception as error:
+            if "Write stall" not in str(error):
+                raise
+            return error
+        return None
+
+    def _wait_out(self, stall: Exception, at: _Handles, until: float) -> None:
+        """Let RocksDB write its files, which cannot be written as fast as this, or not at all: then raise `Stalled`."""
+        if at.events.property_int_value("rocksdb.background-errors") or time.monotonic() > until:
+            raise Stalled(f"{named(self.path)} cannot be written: the disk is full, or RocksDB is stuck") from stall
+        time.sleep(_STALL_PAUSE_SECONDS)
 
     def get(self, identifier: int) -> bytes | None:
         """The bytes of an event."""
@@ -237,8 +251,7 @@ class Database:
         try:
             at, mark = self._open(), self._open_mark()
             if self._stored != totals:
-                at.events.write(_batch(at, mark.queue_id, Changes(totals), with_totals=True), at.without_waiting)
-                at.events.flush_wal(sync=True)
+                _write_totals(at, mark.queue_id, totals)
             mark.write_through(totals)
         except Exception as error:  # noqa: BLE001  closing goes on
             _log.info("the totals of %s could not be written on closing: %s", named(self.path), error)
@@ -328,9 +341,11 @@ class Database:
             self._lock.release()
 
     def _open(self) -> _Handles:
-        """Open it, unless it is open: it may have been impossible the last time."""
-        if self._handles is not None:
-            return self._handles
+        """What is open. If it could not be opened anew after a failed write, that is tried again."""
+        return self._handles or self._open_checked()
+
+    def _open_checked(self) -> _Handles:
+        """Open it, if nothing is missing."""
         if self._is_closed:
             raise Closed(f"{named(self.path)} is closed")
         whole = check_queue(self.path)
@@ -366,8 +381,7 @@ class Database:
         record = self._open_mark().record
         if read_totals(self.path, at.events) is None:
             try:
-                at.events.write(_batch(at, record.queue_id, Changes(Totals()), with_totals=True), at.without_waiting)
-                at.events.flush_wal(sync=True)
+                _write_totals(at, record.queue_id, Totals())
             except Exception as error:
                 raise cannot_open(self.path, error) from error
         return check_open(self.path, at.events, record)
@@ -406,22 +420,14 @@ class Database:
         return () if at is None else (at.events, at.totals, at.times, at.times_family)
 
 
-def _batch(at: _Handles, queue_id: bytes, changes: Changes, *, with_totals: bool = False) -> WriteBatch:
+def _write_totals(at: _Handles, queue_id: bytes, totals: Totals) -> None:
+    """Write and sync totals alone."""
     from rocksdict import WriteBatch
 
     batch = WriteBatch(raw_mode=True)
-    put, delete = batch.put, batch.delete
-    for identifier, data in enumerate(changes.events, changes.next_id - len(changes.events)):
-        put(key_of(identifier), data)
-    for identifier in changes.acked:
-        delete(key_of(identifier))
-    if changes.has_totals or with_totals:
-        put(TOTALS.encode(), packed(queue_id, changes.totals), at.totals)
-    if changes.time is not None:
-        put(key_of(changes.time[0]), _NUMBER.pack(changes.time[1]), at.times_family)
-    for identifier in changes.old_times:
-        delete(key_of(identifier), at.times_family)
-    return batch
+    batch.put(TOTALS.encode(), packed(queue_id, totals), at.totals)
+    at.events.write(batch, at.without_waiting)
+    at.events.flush_wal(sync=True)
 
 
 def _make_directory(path: str) -> None:

@@ -6,15 +6,14 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from penstock.core import Closing, Waiters, check_seconds, check_whole, get_logger
-from penstock.errors import CorruptData, CorruptEvent, InvalidInput, PenstockError, StorageError, UnknownEvent
-from penstock.queue.codecs import PLAIN, Codec, bad_key, decoded, encoded
+from penstock.errors import CorruptData, CorruptEvent, InvalidInput, UnknownEvent
+from penstock.queue.codecs import PLAIN, Codec, decoded, encoded
 from penstock.queue.damage import shown
-from penstock.queue.database import Database, key_of
+from penstock.queue.database import Database
 from penstock.queue.event import DurableEvent
 from penstock.queue.ledger import Ledger
 from penstock.queue.measures import Measures
@@ -97,22 +96,19 @@ class DurableEventQueue(Closing, Generic[Event]):
         self._ready = Waiters(self._lock)
         self._database = _opened(self._path, skip_corrupt=skip_corrupt)
         try:
-            totals = self._database.whole.totals
+            self._measures = Measures(self._path)
             self._every_bad_key = tuple(self._database.whole.inventory.bad_keys)
-            self._bad_keys = deque(self._every_bad_key)  # those that no pop has gone past
             self._ledger = Ledger(
                 self._database,
-                totals.next_id,
-                totals.on_disk,
                 window=read_ahead_bytes if lazy else math.inf,
                 keeps=not lazy,
+                on_skip=self._measures.note_skipped,
             )
             if not lazy:
                 self._ledger.first()  # its window has no end: this reads everything
         except BaseException:
             self._database.close()
             raise
-        self._measures = Measures(self._path)
         self._writer = QueueWriter(
             self._database, self._ledger, self._lock, self._ready, self._measures, clock, repr(self)
         )
@@ -236,13 +232,9 @@ class DurableEventQueue(Closing, Generic[Event]):
         def take_some() -> bool:
             """Take events; return whether there may be more to take."""
             nonlocal size
+            self._check_open()
             full = min(max_events, len(events) + _MAX_EVENTS_PER_LOCK)
-            while len(events) < full and (found := self._next_after(events)) is not None:
-                if events and size + len(found[1]) > most:
-                    return False
-                events.append(DurableEvent(*found))
-                self._ledger.take(found[0])
-                size += len(found[1])
+            size = self._ledger.take_many(events, full, most, size)
             return len(events) == full
 
         self._check()
@@ -339,7 +331,7 @@ class DurableEventQueue(Closing, Generic[Event]):
             end=self._ledger.next_id,
             bad_keys=self._every_bad_key,
             acks=lambda: self._writer.acks,
-            on_skip=self._note_skipped if skip_corrupt else None,
+            on_skip=self._measures.note_skipped if skip_corrupt else None,
         )
 
     def oldest_age(self) -> float | None:
@@ -368,54 +360,22 @@ class DurableEventQueue(Closing, Generic[Event]):
 
     def _take(self, skip_corrupt: bool) -> DurableEvent[Event] | None:
         """Take the next event. The order matters: nothing moves before it was decoded."""
-        while (found := self._next(skip_corrupt)) is not None:
+        self._check_open()
+        while True:
+            found = self._ledger.first()
+            self._ledger.pass_bad_keys(found, skip=skip_corrupt)
+            if found is None:
+                return None
             try:
                 event = DurableEvent(found[0], decoded(self._codec, *found))
             except CorruptEvent as corrupt:
                 if not skip_corrupt:
                     raise
                 self._ledger.take(found[0])
-                self._note_skipped(corrupt)
+                self._measures.note_skipped(corrupt)
                 continue
             self._ledger.take(found[0])
             return event
-        return None
-
-    def _next(self, skip_corrupt: bool) -> tuple[int, bytes] | None:
-        """The ready event with the smallest id, and its bytes. It is not taken."""
-        while True:
-            self._check_open()
-            found = self._ledger.first()
-            if self._bad_keys and (found is None or self._bad_keys[0] < key_of(found[0])):
-                corrupt = bad_key(self._path, self._bad_keys[0])
-                if not skip_corrupt:
-                    raise corrupt
-                self._bad_keys.popleft()
-                self._note_skipped(corrupt)
-                continue
-            if found is None:
-                return None
-            identifier, data = found
-            return identifier, self._read(identifier) if data is None else data
-
-    def _next_after(self, popped: Sequence[object]) -> tuple[int, bytes] | None:
-        """What comes next. One that cannot be read does not hold up those before it: the next call meets it again."""
-        try:
-            return self._next(skip_corrupt=True)
-        except PenstockError:
-            if not popped or self._is_closed:
-                raise
-            return None
-
-    def _note_skipped(self, corrupt: CorruptEvent) -> None:
-        self._measures.corrupt_skipped.inc()
-        _log.warning("skipped: %s", corrupt)
-
-    def _read(self, identifier: int) -> bytes:
-        data = self._database.get(identifier)
-        if data is None:
-            raise StorageError(f"event {identifier} is not on disk in {shown(self._path)}, though no call has acked it")
-        return data
 
     def _check(self) -> None:
         self._check_process()

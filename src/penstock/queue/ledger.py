@@ -20,24 +20,35 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from penstock.queue.database import Database, size_of
+from penstock.errors import CorruptEvent, PenstockError, StorageError
+from penstock.queue.codecs import bad_key
+from penstock.queue.damage import shown
+from penstock.queue.database import Database, key_of, size_of
+from penstock.queue.event import DurableEvent
 
 _MAX_GONE_AHEAD = 1000
 _Entry = tuple[bool, bytes | None]  # was it taken? And its bytes, if they are kept
 
 
 class Ledger:
-    """The state of each event. About `window` bytes are read ahead; with `keeps`, events in flight stay in memory."""
+    """The state of each event. About `window` bytes are read ahead; with `keeps`, events in flight stay in memory.
 
-    def __init__(self, database: Database, next_id: int, on_disk: int, *, window: float, keeps: bool) -> None:
-        self.next_id = next_id
-        self.on_disk = on_disk
+    `on_skip` is called for each key that is no id when it is passed.
+    """
+
+    def __init__(
+        self, database: Database, *, window: float, keeps: bool, on_skip: Callable[[CorruptEvent], object]
+    ) -> None:
+        self.next_id = database.whole.totals.next_id
+        self.on_disk = database.whole.totals.on_disk
         self.in_flight: dict[int, bytes | None] = {}
         self._database = database
         self._window = window
         self._keeps = keeps
+        self._on_skip = on_skip
+        self._bad_keys = deque(database.whole.inventory.bad_keys)  # no ids, and not passed yet
         self._returned: dict[int, bytes | None] = {}
         self._returned_order: list[int] = []  # a heap; ids that are not in `_returned` any more are passed over
         self._leaving: dict[int, _Entry] = {}
@@ -54,12 +65,35 @@ class Ledger:
         """How many events are on disk, not taken, and not about to leave."""
         return self.on_disk - len(self.in_flight) - len(self._leaving)
 
-    def first(self) -> tuple[int, bytes | None] | None:
-        """The ready event with the smallest id, with its bytes if they are in memory."""
+    def take_many(self, events: list[DurableEvent[bytes]], max_events: int, max_bytes: float, size: int) -> int:
+        """Fill `events`, which have `size` bytes, with ready ones; return how many bytes they have then.
+
+        It stops before passing `max_bytes`, but not before the first event. One that cannot be read does not hold up
+        those before it: the next call meets it again. An event is in the list before it is in flight: so a caller that
+        is interrupted can give back what is in the list.
+        """
+        try:
+            while len(events) < max_events:
+                found = self.first()
+                if self._bad_keys:
+                    self.pass_bad_keys(found, skip=True)
+                if found is None or (events and size + len(found[1]) > max_bytes):
+                    break
+                events.append(DurableEvent(*found))
+                self.take(found[0])
+                size += len(found[1])
+        except PenstockError:
+            if not events:
+                raise
+        return size
+
+    def first(self) -> tuple[int, bytes] | None:
+        """The ready event with the smallest id, and its bytes. It is not taken."""
         order = self._returned_order
         while order:
             if order[0] in self._returned:
-                return order[0], self._returned[order[0]]
+                data = self._returned[order[0]]
+                return order[0], self._read(order[0]) if data is None else data
             heapq.heappop(order)
         while self._ahead or self._scanned < self.next_id:
             if not self._ahead:
@@ -72,6 +106,18 @@ class Ledger:
             self._gone_ahead.discard(event[0])
             self._ahead.popleft()
         return None
+
+    def pass_bad_keys(self, found: tuple[int, bytes] | None, *, skip: bool) -> None:
+        """Pass the keys that are no ids and come before an event, or all if it is None.
+
+        Raises `CorruptEvent` for the first of them unless `skip`.
+        """
+        while self._bad_keys and (found is None or self._bad_keys[0] < key_of(found[0])):
+            corrupt = bad_key(self._database.path, self._bad_keys[0])
+            if not skip:
+                raise corrupt
+            self._bad_keys.popleft()
+            self._on_skip(corrupt)
 
     def take(self, identifier: int) -> None:
         """Mark a ready event, which `first` has named, as in flight."""
@@ -144,7 +190,8 @@ class Ledger:
             self.on_disk -= 1
             if self._leaving_again:
                 self._leaving_again.pop(identifier, None)
-        self._step_over_gone()
+        if self._gone_ahead:
+            self._step_over_gone()
         return before - self.on_disk
 
     def stay(self, identifiers: Iterable[int]) -> bool:
@@ -196,9 +243,16 @@ class Ledger:
         within = self._cursor <= identifier < self.next_id
         return within and identifier not in self._leaving and self._database.has(identifier)
 
+    def _read(self, identifier: int) -> bytes:
+        data = self._database.get(identifier)
+        if data is None:
+            path = shown(self._database.path)
+            raise StorageError(f"event {identifier} is not on disk in {path}, though no call has acked it")
+        return data
+
     def _step_over_gone(self) -> None:
         """Let the cursor go on over what was acked without having been taken: it is not needed any more."""
-        while self._gone_ahead and self._ahead and self._ahead[0][0] in self._gone_ahead:
+        while self._ahead and self._ahead[0][0] in self._gone_ahead:
             identifier, data = self._ahead[0]
             self._cursor = identifier + 1
             self._gone_ahead.discard(identifier)

@@ -88,8 +88,7 @@ class MarkFile:
 
         Raises `OSError`.
         """
-        if oldest > self.oldest:
-            self.oldest = oldest
+        self.oldest = max(oldest, self.oldest)
         self._generation += 1
         self._put(_slot(self.queue_id, False, self._generation, totals, self.oldest), self._generation % 2)
         if time.monotonic() >= self._sync_at:

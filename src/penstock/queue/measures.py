@@ -10,7 +10,10 @@ from functools import partial
 from typing import TypeVar
 
 from penstock import metrics
-from penstock.errors import PenstockError
+from penstock.core import get_logger
+from penstock.errors import CorruptEvent, PenstockError
+
+_log = get_logger(__name__)
 
 Owner = TypeVar("Owner")
 
@@ -23,7 +26,12 @@ class Measures:
         self.pushes = metrics.queue_pushes.labels(label)
         self.acks = metrics.queue_acks.labels(label)
         self.nacks = metrics.queue_nacks.labels(label)
-        self.corrupt_skipped = metrics.queue_corrupt_skipped.labels(label)
+        self._corrupt_skipped = metrics.queue_corrupt_skipped.labels(label)
+
+    def note_skipped(self, corrupt: CorruptEvent) -> None:
+        """Count what a call has gone past, and log it."""
+        self._corrupt_skipped.inc()
+        _log.warning("skipped: %s", corrupt)
 
     def watch(
         self,
