@@ -94,7 +94,8 @@ class GroupCommit(Generic[_Item]):
             with self._mutex:
                 self._check_open()
                 self._line.append(work)
-                self._choose_leader()
+                if self._leader is None:
+                    self._choose_leader()
             work.latch.wait()
             if work.leads:
                 self._lead()
@@ -102,7 +103,8 @@ class GroupCommit(Generic[_Item]):
             try:
                 self._leave(work)
             finally:
-                self._leave(work)
+                if not work.has_left:
+                    self._leave(work)
         if work.error is not None:
             raise work.error
 
@@ -177,7 +179,8 @@ class GroupCommit(Generic[_Item]):
             try:
                 self._finish(error)
             finally:
-                self._finish(error)
+                if self._group:
+                    self._finish(error)
         if error is None:
             self._after_write()
 
@@ -190,9 +193,8 @@ class GroupCommit(Generic[_Item]):
         """End a call: it is over, or was interrupted. A leader makes the next in line the leader."""
         if work.leads or not work.is_over:
             with self._mutex:
-                if not work.has_left:
-                    self._choose_leader(work)
-                work.has_left = True
+                self._choose_leader(work)
+        work.has_left = True
 
     def _wake(self, leader: _Item) -> bool:
         """Let the leader write; twice does no harm. False: it is a coroutine's, and there are no more threads."""

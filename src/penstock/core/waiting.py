@@ -23,7 +23,7 @@ class Latch:
 
     def wait(self, seconds: float = -1) -> None:
         """Return when it was opened since the last wait, or after so many seconds."""
-        self._lock.acquire(timeout=seconds)
+        self._lock.acquire(True, seconds)
 
     def open(self) -> None:
         """Let the thread go on. To open it twice does no harm."""
