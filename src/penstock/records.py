@@ -8,7 +8,6 @@ May import: `errors`, `metrics`.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ VALUES_SCHEMA = pa.schema([RECORD_SCHEMA.field("value")])
 """The columns of a batch of plain payloads."""
 
 _VALUE_FIELD = RECORD_SCHEMA.field("value")
-_OFFSET = struct.Struct("=i")
+_OFFSET_BYTES = 4
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -144,12 +143,8 @@ def bytes_of(values: pa.Array[Any]) -> int:
     >>> bytes_of(values_to_arrow([b"a", b"", b"bc"]).column("value"))
     3
     """
-    offsets, first = values.buffers()[1], values.offset
-    if not len(values) or offsets is None:
-        return 0
-    (start,) = _OFFSET.unpack_from(offsets, _OFFSET.size * first)
-    (end,) = _OFFSET.unpack_from(offsets, _OFFSET.size * (first + len(values)))
-    return int(end - start)
+    ends = _ends(values)
+    return ends[-1] - ends[0]
 
 
 def size_of(batch: pa.RecordBatch) -> int:
@@ -172,16 +167,8 @@ def rows_within(values: pa.Array[Any], start: int, most: int) -> int:
     >>> rows_within(values_to_arrow([b"a", b"bb", b"ccc"]).column("value"), 1, 4)
     1
     """
-    remaining = len(values) - start
-    offsets = values.buffers()[1]
-    if remaining <= 0 or offsets is None:
-        return max(remaining, 0)
-    places = (
-        memoryview(offsets)
-        .cast("B")[_OFFSET.size * (values.offset + start) :][: _OFFSET.size * (remaining + 1)]
-        .cast("i")
-    )
-    return max(bisect_right(places, places[0] + most) - 1, 0)
+    ends = _ends(values)
+    return max(bisect_right(ends, ends[start] + most, start) - start - 1, 0)
 
 
 def join_records(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -208,6 +195,15 @@ def check_no_nulls(batch: pa.RecordBatch) -> None:
     pairs = headers.flatten()
     if pairs.null_count or any(part.null_count for part in pairs.flatten()):
         raise CorruptData("the column 'headers' holds a pair without key or value")
+
+
+def _ends(values: pa.Array[Any]) -> Sequence[int]:
+    """Where each payload of a `binary` column ends among the bytes of all, after where the first begins."""
+    offsets = values.buffers()[1]
+    if not len(values) or offsets is None:
+        return (0,)
+    first, last = values.offset, values.offset + len(values)
+    return memoryview(offsets).cast("B")[_OFFSET_BYTES * first : _OFFSET_BYTES * (last + 1)].cast("i")
 
 
 def _column(field: pa.Field[Any], values: Sequence[object]) -> pa.Array[Any]:

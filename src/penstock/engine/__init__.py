@@ -19,12 +19,10 @@ if TYPE_CHECKING:
     from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
     from penstock.engine.parsing.parser import check_columns, infer_schema, parse_as
     from penstock.engine.parsing.payload_format import ParseFormat
-    from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig
-    from penstock.engine.regulation.gate import Admit, InboundGate
+    from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig, Governor, SelfRegulation
     from penstock.engine.regulation.guard import MemoryGuard
-    from penstock.engine.regulation.inbound import Inbound
+    from penstock.engine.regulation.inbound import Admit, Inbound, InboundGate
     from penstock.engine.regulation.pressure import Hysteresis, Pressure, PressureSource, UnifiedPressure
-    from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
     from penstock.engine.shipping import ship
     from penstock.engine.stats import EngineStats
     from penstock.engine.ticker import Ticker, Ticks
@@ -47,12 +45,10 @@ else:
             "parsing.parsed_batch": "ParseErrorAction ParsedBatch",
             "parsing.parser": "check_columns infer_schema parse_as",
             "parsing.payload_format": "ParseFormat",
-            "regulation.budget": "ByteBudget ByteBudgetConfig",
-            "regulation.gate": "Admit InboundGate",
+            "regulation.budget": "ByteBudget ByteBudgetConfig Governor SelfRegulation",
             "regulation.guard": "MemoryGuard",
-            "regulation.inbound": "Inbound",
+            "regulation.inbound": "Admit Inbound InboundGate",
             "regulation.pressure": "Hysteresis Pressure PressureSource UnifiedPressure",
-            "regulation.self_regulation": "Governor SelfRegulation",
             "shipping": "ship",
             "stats": "EngineStats",
             "ticker": "Ticker Ticks",

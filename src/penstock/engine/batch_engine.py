@@ -12,8 +12,8 @@ from penstock.engine.block_loop import BlockLoop, CommitMode, Process, Sink
 from penstock.engine.dead_letters import DlqPolicy
 from penstock.engine.parsing.parsed_batch import ParseErrorAction
 from penstock.engine.parsing.payload_format import ParseFormat
+from penstock.engine.regulation.budget import Governor, SelfRegulation
 from penstock.engine.regulation.guard import MemoryGuard
-from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
 from penstock.engine.stats import EngineStats, Tally
 from penstock.engine.ticker import Ticker, Ticks
 from penstock.engine.transports.contract import Receiver, Receives, as_receiver

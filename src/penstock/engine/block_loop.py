@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -15,9 +16,9 @@ from penstock.engine.dead_letters import DeadLetter, DlqPolicy
 from penstock.engine.delivery import Delivery, close_if_coroutine, wait_for_delivery
 from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
 from penstock.engine.parsing.payload_format import ParseFormat
+from penstock.engine.regulation.budget import Governor
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.inbound import Inbound
-from penstock.engine.regulation.self_regulation import Governor
 from penstock.engine.stats import Tally
 from penstock.engine.ticker import Ticker
 from penstock.engine.transports.contract import Receiver
@@ -74,27 +75,8 @@ class BlockLoop:
         """Move blocks until `shutdown` is set, or, with `until_idle`, until the receiver is empty."""
         inbound = Inbound(self.governor, self.clock, self.receiver)
         self.receiver.use_guard(self.guard)
-        busy_until = self.clock()
         try:
-            while not shutdown.is_set():
-                self.ticker.tick()
-                if shutdown.is_set():
-                    return
-                if not inbound.is_admitted(is_in_memory=self.receiver.in_hand):
-                    shutdown.wait(min(_HOLD_POLL_SECONDS, self.ticker.seconds_until_due))
-                    continue
-                timeout = min(self.recv_timeout, self.ticker.seconds_until_due)
-                block = self._receive(inbound.byte_budget, inbound.record_cap, timeout)
-                received = self.clock()
-                if _is_nothing(block):
-                    inbound.note_idle()
-                    # A receive that the ticker has cut short does not show that the source is empty.
-                    if until_idle and max(timeout, received - busy_until) >= self.recv_timeout:
-                        return
-                    continue
-                self._work(block, inbound.byte_budget)
-                busy_until = self.clock()
-                inbound.note_block(block.total_bytes, busy_until - received)
+            self._move_blocks(inbound, shutdown, until_idle=until_idle)
         except BaseException as error:
             self.tally.add(errors=isinstance(error, EngineError))
             if self.home == current.number:
@@ -103,95 +85,100 @@ class BlockLoop:
         finally:
             inbound.release()
 
-    def _receive(self, most_bytes: int | None, most_records: int, timeout: float) -> WorkBatch:
-        most_records = min(self.max_records, most_records)
-        receive = partial(self.receiver.recv, most_records, max_bytes=most_bytes, timeout=timeout)
-        block = _at(ReceiveFailed, "the receiver", lambda: _checked("recv", receive()))
-        size = block.total_bytes
-        self.tally.add(
-            received=len(block) + len(block.dead_letters) + block.filtered, filtered=block.filtered, bytes=size
-        )
-        if not _is_nothing(block):
+    def _move_blocks(self, inbound: Inbound, shutdown: threading.Event, *, until_idle: bool) -> None:
+        busy_until = self.clock()
+        while not shutdown.is_set():
+            if not self.ticker.seconds_until_due:
+                self.ticker.tick()
+                if shutdown.is_set():
+                    return
+            if not inbound.is_admitted(is_in_memory=self.receiver.in_hand):
+                shutdown.wait(min(_HOLD_POLL_SECONDS, self.ticker.seconds_until_due))
+                continue
+            budget, max_records = inbound.byte_budget, min(self.max_records, inbound.record_cap)
+            timeout = min(self.recv_timeout, self.ticker.seconds_until_due)
+            receive = partial(self.receiver.recv, max_records, max_bytes=budget, timeout=timeout)
+            block = _at(ReceiveFailed, "the receiver", _batch_of, "recv", receive)
+            received, size = self.clock(), block.total_bytes
+            # Records that filters dropped were received too: more may come behind them.
+            count = len(block) + len(block.dead_letters) + block.filtered
+            self.tally.add(received=count, filtered=block.filtered, bytes=size)
+            if not count and not block.commit_tokens:
+                inbound.note_idle()
+                # A receive that the ticker has cut short does not show that the source is empty.
+                if until_idle and max(timeout, received - busy_until) >= self.recv_timeout:
+                    return
+                continue
             metrics.recv_block_bytes.set(size)
-        return block
+            self._work(block, budget)
+            busy_until = self.clock()
+            inbound.note_block(size, busy_until - received)
 
     def _work(self, block: WorkBatch, budget: int | None) -> None:
         """Do everything with a block, in the order that `docs/design/engine.md` gives reasons for."""
         tokens = block.commit_tokens  # before `process`, which cannot change them that way
-        self._route(block.dead_letters, block)
+        if block.dead_letters:
+            self._route(block.dead_letters, block)
         routed = set(map(id, block.dead_letters))
-        limits = [limit for limit in (self.sub_block_bytes, budget) if limit is not None]
-        for piece in self._pieces(block, min(limits) if limits else None):
+        most = min((limit for limit in (self.sub_block_bytes, budget) if limit is not None), default=math.inf)
+        is_one_piece = len(block) < 2 or 0 < most >= block.total_bytes
+        for piece in (block,) if is_one_piece else self._pieces(block, int(most)):
             with self.guard.lease(piece.total_bytes):
                 self._work_on_piece(piece, piece.commit_tokens, routed)
         self._check_process(block)
         if self.commit is CommitMode.AUTO and tokens:
-            _at(
-                CommitFailed,
-                f"the commit of {block!r} (which may have happened all the same)",
-                self.receiver.commit,
-                tokens,
-            )
+            what = f"the commit of {block!r} (which may have happened all the same)"
+            _at(CommitFailed, what, self.receiver.commit, tokens)
         self.receiver.release_block()
 
-    def _pieces(self, block: WorkBatch, most: int | None) -> Iterator[WorkBatch]:
-        """Cut a block, lazily. One piece is the block itself; of several, at most the last has its tokens."""
+    def _pieces(self, block: WorkBatch, most: int) -> Iterator[WorkBatch]:
+        """Cut a block, lazily, into pieces of so many bytes or one record. At most the last has its tokens."""
         start = 0
-        while True:
-            count = len(block) - start
-            if most is not None and count:
-                count = max(block.rows_within(start, most), 1) if most else 1
-            if not start and count == len(block):
-                yield block
-                return
+        while start < len(block):
+            count = max(block.rows_within(start, most), 1) if most else 1
             piece = block.piece(start, start + count)
             start += count
-            is_last = start == len(block)
-            hands_over = is_last and self.commit is CommitMode.SINK_MANAGED
+            hands_over = start == len(block) and self.commit is CommitMode.SINK_MANAGED
             yield piece.with_tokens(block.commit_tokens) if hands_over else piece
-            if is_last:
-                return
 
     def _work_on_piece(self, piece: WorkBatch, tokens: tuple[Any, ...], routed: set[int]) -> None:
         parsed: ParsedBatch | None = None
         if self.parse_format is not None and not piece.is_empty:
             parsed = ParsedBatch.parse(piece, self.parse_format, self.parse_error_action)
         given = piece if parsed is None else parsed
-        processed = WorkBatch(()) if given.is_empty else self._process(given)
+        try:
+            processed = (
+                WorkBatch(())
+                if given.is_empty
+                else _at(ProcessFailed, f"the processing of {given!r}", _batch_of, "process", self.process, given)
+            )
+        except ProcessFailed as error:
+            if parsed is not None and parsed.failure is not None and parsed.failure is error.__cause__:
+                raise parsed.failure from None  # `process` asked for columns, and a record does not fit into them
+            raise
         if parsed is not None:
             parsed.seal()
         # After `process`: where it asks for columns, records that do not fit into them become dead letters.
         known = piece.dead_letters if parsed is None else parsed.dead_letters
         new = {id(letter): letter for letter in (*known, *processed.dead_letters) if id(letter) not in routed}
-        self._route(new.values(), piece)
+        if new:
+            self._route(list(new.values()), piece)
         if not processed.is_empty or (self.commit is CommitMode.SINK_MANAGED and tokens):
             _at(SinkFailed, f"the sink, given {processed!r},", _deliver, self.sink, processed.with_tokens(tokens))
         self.tally.add(processed=len(given))
         if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
             self.tally.add(errors=parsed.errors)
 
-    def _process(self, given: WorkBatch | ParsedBatch) -> WorkBatch:
-        try:
-            return _at(ProcessFailed, f"the processing of {given!r}", lambda: _checked("process", self.process(given)))
-        except ProcessFailed as error:
-            failure = given.failure if isinstance(given, ParsedBatch) else None
-            if failure is not None and failure is error.__cause__:
-                raise failure from None  # `process` asked for columns, and a record does not fit into them
-            raise
-
-    def _route(self, letters: Iterable[DeadLetter], batch: WorkBatch) -> None:
-        listed = list(letters)
-        if not listed:
-            return
+    def _route(self, letters: Sequence[DeadLetter], batch: WorkBatch) -> None:
+        count = len(letters)
         if self.dlq.name == "reject":
-            first = listed[0]
+            first = letters[0]
             raise DeadLettersUnrouted(
-                f"{len(listed)} dead letters in {batch!r}, and no route for them; the first, of stage {first.stage}: "
+                f"{count} dead letters in {batch!r}, and no route for them; the first, of stage {first.stage}: "
                 f"{first.reason}. Nothing was committed. DlqPolicy.route(fn) takes them, DlqPolicy.discard() drops them"
             )
-        count = len(listed)
         if self.dlq.send is not None:
-            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", _deliver, self.dlq.send, listed)
+            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", _deliver, self.dlq.send, list(letters))
         self.tally.add(dead_lettered=count)
 
     def _check_process(self, block: WorkBatch) -> None:
@@ -224,16 +211,14 @@ def _described(error: Exception) -> str:
 
 
 def _deliver(fn: Callable[[Any], object], given: object) -> None:
-    wait_for_delivery(fn(given))
+    returned = fn(given)
+    if returned is not None:
+        wait_for_delivery(returned)
 
 
-def _checked(what: str, returned: object) -> WorkBatch:
+def _batch_of(what: str, call: Callable[..., object], *args: object) -> WorkBatch:
+    returned = call(*args)
     if not isinstance(returned, WorkBatch):
         close_if_coroutine(returned)
         raise InvalidInput(f"{what} must return a WorkBatch, not {type(returned).__name__}")
     return returned
-
-
-def _is_nothing(block: WorkBatch) -> bool:
-    """Whether nothing was received. Records that filters dropped were: more may come behind them."""
-    return block.is_empty and not block.commit_tokens and not block.dead_letters and not block.filtered

@@ -68,6 +68,14 @@ class WorkBatch:
         batch._has_own_columns = True
         return batch
 
+    @classmethod
+    def of_checked(cls, columns: pa.RecordBatch, commit_tokens: Iterable[Any]) -> WorkBatch:
+        """A batch of columns that are known to be those of records, as a receiver has built or decoded them."""
+        batch = cls.__new__(cls)
+        batch._records, batch._arrow, batch._size, batch._has_own_columns = None, columns, None, False
+        batch.commit_tokens, batch.dead_letters, batch.filtered = tuple(commit_tokens), (), 0
+        return batch
+
     @property
     def records(self) -> list[Record]:
         """The records, as objects, created on first use."""
@@ -97,13 +105,10 @@ class WorkBatch:
     @property
     def total_bytes(self) -> int:
         """How many bytes the payloads have together."""
-        if self._size is None:
-            if self._records is not None:
-                self._size = sum([len(record.value) for record in self._records])
-            elif self._has_own_columns:
-                self._size = self.arrow.nbytes
-            else:
-                self._size = bytes_of(self.arrow.column("value"))
+        if self._size is None and self._records is not None:
+            self._size = sum([len(record.value) for record in self._records])
+        elif self._size is None:
+            self._size = self.arrow.nbytes if self._has_own_columns else bytes_of(self.arrow.column("value"))
         return self._size
 
     def __len__(self) -> int:

@@ -72,19 +72,20 @@ class Ledger:
         those before it: the next call meets it again. An event is in the list before it is in flight: so a caller that
         is interrupted can give back what is in the list.
         """
-        try:
-            while len(events) < max_events:
+        while len(events) < max_events:
+            try:
                 found = self.first()
                 if self._bad_keys:
                     self.pass_bad_keys(found, skip=True)
-                if found is None or (events and size + len(found[1]) > max_bytes):
-                    break
-                events.append(DurableEvent(*found))
-                self.take(found[0])
-                size += len(found[1])
-        except PenstockError:
-            if not events:
-                raise
+            except PenstockError:
+                if not events:
+                    raise
+                break
+            if found is None or (events and size + len(found[1]) > max_bytes):
+                break
+            events.append(DurableEvent(*found))
+            self.take(found[0])
+            size += len(found[1])
         return size
 
     def first(self) -> tuple[int, bytes] | None:

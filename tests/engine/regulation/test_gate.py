@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.engine.regulation.gate import Admit, InboundGate
+from penstock.engine.regulation.inbound import Admit, InboundGate
 from tests.engine.doubles import HoldSwitch
 from tests.support.memory_readings import reading
 

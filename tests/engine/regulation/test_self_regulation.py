@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.regulation.budget import ByteBudgetConfig
+from penstock.engine.regulation.budget import ByteBudgetConfig, Governor, SelfRegulation
 from penstock.engine.regulation.guard import MemoryGuard
 from penstock.engine.regulation.inbound import release_unused_memory
 from penstock.engine.regulation.pressure import Hysteresis, Pressure
-from penstock.engine.regulation.self_regulation import Governor, SelfRegulation
 from penstock.errors import InvalidInput
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -1,20 +1,31 @@
-"""How many bytes the next block may have: additive increase, multiplicative decrease, on the time a block takes."""
+"""How many bytes the next block may have: additive increase, multiplicative decrease, on the time a block takes.
+
+And `SelfRegulation`, by which a user configures that and the pressure.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from enum import StrEnum
 
 from penstock import metrics
-from penstock.core import check_config, check_seconds, check_whole, open_in_child
-from penstock.engine.regulation.gate import Holds
+from penstock.core import as_word, check_config, check_seconds, check_whole, open_in_child
+from penstock.engine.regulation.guard import MemoryGuard
+from penstock.engine.regulation.pressure import Holds, Hysteresis, PressureSource, UnifiedPressure
 from penstock.errors import InvalidInput
 
-_MIB = 1 << 20
+_KIB, _MIB = 1 << 10, 1 << 20
 _MAX_INT64 = 2**63 - 1  # the largest count of Arrow and RocksDB
 _SLACK_BELOW = 0.7
 _MAX_LOAD = 1e6  # of one block, in targets
+_MAX_OVER_FLOOR = 16  # the budget's range: a hold must be able to make blocks smaller
+# The memory limit over the largest budget. A block is in memory several times: fetched, decoded, joined, processed,
+# encoded, while the next is fetched. Leases count it once or twice, and several blocks must fit.
+_LIMIT_OVER_BUDGET = 32
+_LIMIT_OVER_BUDGET_BY_LEASES = 8
+_MEMORY_BYTES_PER_RECORD = 4096  # a Python object takes hundreds, and a process function may make several of it
 
 
 def _is_number(value: object) -> bool:
@@ -99,7 +110,13 @@ class ByteBudget:
         holds = self._pressure is not None and self._pressure.should_hold()
         with self._lock:
             if block_bytes > 0:
-                self._sample(process_time, interval)
+                target, alpha, load = self._config.target_block_seconds, self._config.ema_alpha, 0.0
+                # By comparison, and not by arithmetic: NaN is not above 0, and infinity must not stay in the average.
+                if process_time > 0:
+                    load = process_time / target if process_time < _MAX_LOAD * target else _MAX_LOAD
+                self._load = load if self._load is None else alpha * load + (1 - alpha) * self._load
+                utilisation = load * target / interval if interval > 0 else 0.0
+                self._utilisation = utilisation if math.isfinite(utilisation) else 0.0
             self._is_held = holds
             if holds:
                 self._decrease()
@@ -117,20 +134,6 @@ class ByteBudget:
                 self._is_held = True
                 self._decrease()
 
-    def _sample(self, process_time: float, interval: float) -> None:
-        target = self._config.target_block_seconds
-        # By comparison, and not by arithmetic: NaN is not above 0, and infinity must not stay in the average.
-        if not process_time > 0:
-            load = 0.0
-        elif process_time >= _MAX_LOAD * target:
-            load = _MAX_LOAD
-        else:
-            load = process_time / target
-        alpha = self._config.ema_alpha
-        self._load = load if self._load is None else alpha * load + (1 - alpha) * self._load
-        utilisation = load * target / interval if interval > 0 else 0.0
-        self._utilisation = utilisation if math.isfinite(utilisation) else 0.0
-
     def _increase(self) -> None:
         self._set(self._budget + self._config.ai_step)
 
@@ -140,3 +143,82 @@ class ByteBudget:
     def _set(self, budget: int) -> None:
         self._budget = max(self._config.floor_bytes, min(budget, self._config.max_bytes))
         metrics.byte_budget.set(self._budget)
+
+
+class Profile(StrEnum):
+    """What blocks are tuned for: many bytes a second, or few seconds each."""
+
+    THROUGHPUT = "throughput"
+    BALANCED = "balanced"
+    LOW_LATENCY = "low_latency"
+
+
+_PROFILES = {  # bytes to start with, at most, at least and to add; factor, seconds, weight of the last block, records
+    Profile.THROUGHPUT: ByteBudgetConfig(),
+    Profile.BALANCED: ByteBudgetConfig(8 * _MIB, 64 * _MIB, 512 * _KIB, 2 * _MIB, 0.5, 1.0, 0.3, 500_000),
+    Profile.LOW_LATENCY: ByteBudgetConfig(1 * _MIB, 16 * _MIB, 64 * _KIB, 512 * _KIB, 0.5, 0.2, 0.3, 100_000),
+}
+
+
+@dataclass(frozen=True)
+class SelfRegulation:
+    """How an engine regulates itself. It has no state of its own, and engines may share it.
+
+    `profile` is `throughput`, `balanced` or `low_latency`. `guard` is the memory guard to use instead of the engine's
+    own; `sources` are further sources of pressure; `budget` replaces the profile's numbers.
+
+    Raises `InvalidInput` for a profile that there is not, and for what is no guard, hysteresis or budget.
+    """
+
+    profile: str = Profile.THROUGHPUT.value
+    _: KW_ONLY
+    guard: MemoryGuard | None = None
+    sources: tuple[PressureSource, ...] = ()
+    hysteresis: Hysteresis = Hysteresis()  # noqa: RUF009 -- it is frozen
+    budget: ByteBudgetConfig | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile", as_word("profile", Profile, self.profile).value)
+        object.__setattr__(self, "sources", _checked_sources(self.sources))
+        _check("guard", self.guard, MemoryGuard, optional=True)
+        _check("hysteresis", self.hysteresis, Hysteresis)
+        _check("budget", self.budget, ByteBudgetConfig, optional=True)
+
+    def config_for(self, guard: MemoryGuard) -> ByteBudgetConfig:
+        """The budget's numbers: `budget` as given, or the profile's, lowered to fit into the guard's limit."""
+        if self.budget is not None:
+            return self.budget
+        config = _PROFILES[Profile(self.profile)]
+        share = _LIMIT_OVER_BUDGET_BY_LEASES if guard.counts_leases_only else _LIMIT_OVER_BUDGET
+        most = max(1, min(config.max_bytes, guard.limit_bytes // share))
+        records = config.record_cap if guard.counts_leases_only else guard.limit_bytes // _MEMORY_BYTES_PER_RECORD
+        return replace(
+            config,
+            max_bytes=most,
+            start_bytes=min(config.start_bytes, most),
+            floor_bytes=max(1, min(config.floor_bytes, most // _MAX_OVER_FLOOR)),
+            record_cap=max(1, min(config.record_cap, records)),
+        )
+
+
+class Governor:
+    """The pressure and the budget of one engine or query. They outlive a run: the next begins where it ended."""
+
+    def __init__(self, regulation: SelfRegulation, guard: MemoryGuard) -> None:
+        self.pressure = UnifiedPressure((guard, *regulation.sources), regulation.hysteresis)
+        self.budget = ByteBudget(regulation.config_for(guard), self.pressure)
+
+
+def _checked_sources(sources: object) -> tuple[PressureSource, ...]:
+    if not isinstance(sources, list | tuple):
+        raise InvalidInput(f"sources must be a list of pressure sources, not {type(sources).__name__}")
+    for source in sources:
+        missing = [name for name in ("name", "weight", "hard", "read") if not hasattr(source, name)]
+        if missing:
+            raise InvalidInput(f"a pressure source has name, weight, hard and read(); {source!r} has no {missing[0]}")
+    return tuple(sources)
+
+
+def _check(field: str, value: object, kind: type, *, optional: bool = False) -> None:
+    if not isinstance(value, kind) and not (optional and value is None):
+        raise InvalidInput(f"{field} must be a {kind.__name__}, not {value!r}")

@@ -35,6 +35,7 @@ _V1 = _Files(
     "memory.usage_in_bytes",
     (("total_inactive_file", "inactive_file"), ("total_active_file", "active_file")),
 )
+_ROW = re.compile(r"^[ \t]*(\S+)[ \t]+([0-9]{1,20})(?=\s|$)", re.MULTILINE)  # a name, and a number as for `_whole`
 _V2 = _Files(("memory.max", "memory.high"), "memory.current", (("inactive_file",), ("active_file",)))
 
 
@@ -65,12 +66,8 @@ class SystemMemory:
 
     def share(self) -> float:
         """How full the fullest level is, 1 being at its limit; 0 if none of them can be read."""
-        shares = [0.0]
-        for level in self._levels:
-            used = level.used()
-            if used is not None:
-                shares.append(used / level.limit_bytes)
-        return max(shares)
+        used = ((level.used(), level.limit_bytes) for level in self._levels)
+        return max((count / limit for count, limit in used if count is not None), default=0.0)
 
 
 def _group_levels(root: Path) -> Iterator[MemoryLevel]:
@@ -165,19 +162,12 @@ def _largest_so_far() -> int:
 
 def _number(file: Path) -> int | None:
     """The number in a file; None for anything else in it ("max"), and without the file."""
-    lines = _lines(file)
-    return _whole(lines[0].strip()) if lines else None
+    return _whole(_lines(file)[0].strip())
 
 
 def _table(file: Path) -> dict[str, int]:
     """A file of lines with a name and a number."""
-    table = {}
-    for line in _lines(file):
-        words = line.split()
-        number = _whole(words[1]) if len(words) > 1 else None
-        if number is not None:
-            table[words[0]] = number
-    return table
+    return {name: int(number) for name, number in _ROW.findall(_text(file))}
 
 
 def _whole(word: str) -> int | None:
@@ -186,8 +176,11 @@ def _whole(word: str) -> int | None:
 
 
 def _lines(file: Path) -> list[str]:
+    return _text(file).split("\n")  # not by splitlines: the name of a group may have its other separators in it
+
+
+def _text(file: Path) -> str:
     try:
-        # Not by splitlines: the name of a group may have its other separators in it.
-        return os.fsdecode(file.read_bytes()).split("\n")
+        return os.fsdecode(file.read_bytes())
     except (OSError, ValueError):
-        return []
+        return ""

@@ -1,21 +1,89 @@
-"""The inbound side of a run or a query: whether the next block is admitted, and how large it may be."""
+"""The inbound side of a run or a query: whether the next block is admitted, and how large it may be.
+
+Only receiving is ever held: to hold what frees the memory would deadlock.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.core import get_logger
-from penstock.engine.regulation.gate import Actuator, Admit, InboundGate
-from penstock.engine.regulation.self_regulation import Governor
+from penstock import metrics
+from penstock.core import get_logger, open_in_child
+from penstock.engine.regulation.budget import Governor
+from penstock.engine.regulation.pressure import Holds
 
 _MAX_HOLD_SECONDS = 30.0  # then one block is admitted in spite of the pressure
 _RELEASE_MEMORY_EVERY_SECONDS = 1.0
 _MAX_RECORDS = 1 << 62
 
 _log = get_logger(__name__)
+
+
+class Actuator(Protocol):
+    """What hears of the begin and the end of a hold, such as a receiver that fetches ahead."""
+
+    def pause(self) -> None:
+        """A hold begins."""
+        ...
+
+    def resume(self) -> None:
+        """The hold is over."""
+        ...
+
+
+class Admit(Enum):
+    """Whether the gate admits the next block."""
+
+    YES = "yes"
+    HOLD = "hold"
+
+
+class InboundGate:
+    """Admits or holds the next block by the pressure, and calls the actuator once when that changes.
+
+    An error of the actuator is raised, and the change does not count: the next evaluation calls it again.
+    """
+
+    def __init__(self, pressure: Holds, actuator: Actuator | None = None) -> None:
+        self._pressure = pressure
+        self._actuator = actuator
+        self._lock = open_in_child(threading.RLock())  # an actuator may ask the gate
+        self._is_holding = False
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the last evaluation was to hold."""
+        return self._is_holding
+
+    def evaluate(self) -> Admit:
+        """Read the pressure, and return whether the next block is admitted."""
+        with self._lock:
+            hold = self._pressure.should_hold()
+            if hold != self._is_holding:
+                self._turn(hold)
+            return Admit.HOLD if hold else Admit.YES
+
+    def release(self) -> None:
+        """Open it, whatever the pressure is; for the end of a run."""
+        with self._lock:
+            if self._is_holding:
+                self._turn(False)
+
+    def _turn(self, hold: bool) -> None:
+        if self._actuator is not None:
+            (self._actuator.pause if hold else self._actuator.resume)()
+        self._is_holding = hold
+        if hold:
+            metrics.inbound_pauses.inc()
+            metrics.inbound_paused.inc()
+        else:
+            metrics.inbound_paused.dec()
 
 
 class Inbound:

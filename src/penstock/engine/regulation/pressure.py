@@ -81,6 +81,14 @@ class Hysteresis:
             )
 
 
+class Holds(Protocol):
+    """What decides whether to hold, such as a `UnifiedPressure`."""
+
+    def should_hold(self) -> bool:
+        """Whether to hold now."""
+        ...
+
+
 class UnifiedPressure:
     """All sources as one level, and a latch on it.
 
@@ -119,10 +127,8 @@ class UnifiedPressure:
         """Read the level, and return whether to hold: from `pause_above` on, until it is down at `resume_below`."""
         level = self.level
         with self._lock:
-            if level >= self._hysteresis.pause_above:
-                self._holds = True
-            elif level <= self._hysteresis.resume_below:
-                self._holds = False
+            bounds = self._hysteresis
+            self._holds = level >= bounds.pause_above or (self._holds and level > bounds.resume_below)
             return self._holds
 
     def _read(self, index: int) -> Pressure:

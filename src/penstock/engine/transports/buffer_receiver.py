@@ -15,7 +15,14 @@ import pyarrow as pa
 from penstock.buffer import FLUSH_SIZE_BYTES, BatchDescriptor, ConsumedBatch, Consumer
 from penstock.core import Backoff, Closing, check_whole
 from penstock.engine.regulation.guard import Lease, MemoryGuard
-from penstock.engine.transports.contract import MAX_BLOCK_BYTES, Filter, Filters, Receiver, check_limits
+from penstock.engine.transports.contract import (
+    MAX_BLOCK_BYTES,
+    Filter,
+    Receiver,
+    check_limits,
+    checked_filters,
+    filtered,
+)
 from penstock.engine.transports.fetch_ahead import Fetch, FetchAhead
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, OutOfOrderAck
@@ -55,7 +62,7 @@ class BufferReceiver(Closing, Receiver):
     ) -> None:
         super().__init__()
         check_whole("fetchers", fetchers)
-        self._filters = Filters(filters)
+        self._filters = checked_filters(filters)
         self._owns_consumer = not isinstance(source, Consumer)
         self._consumer = source if isinstance(source, Consumer) else Consumer(source)
         self._guard = guard
@@ -114,7 +121,9 @@ class BufferReceiver(Closing, Receiver):
             self.release_block()
             try:
                 parts, tokens = self._gather(max_records, max_bytes, time.monotonic() + timeout)
-                batch = self._filters.apply(WorkBatch(self._join(parts), tokens))
+                batch = WorkBatch(self._join(parts), tokens)
+                if self._filters:
+                    batch = filtered(batch, self._filters)
             except BaseException:
                 self._has_failed = True
                 self.rewind()

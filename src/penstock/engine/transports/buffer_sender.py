@@ -45,7 +45,14 @@ class BufferSender(Closing):
         batch = records if isinstance(records, WorkBatch) else WorkBatch(records)
         if batch.is_empty:
             return
-        handles = self._produce(batch)
+        columns = batch.record_columns
+        # In pieces of at most one data object each, which are written in parallel.
+        most = min(_MAX_BYTES_PER_OBJECT, self._producer.max_batch_bytes)
+        handles, start = list[WriteHandle](), 0
+        while start < columns.num_rows:
+            count = max(rows_of_size(columns, start, most), 1)
+            handles.append(self._producer.produce(columns.slice(start, count)))
+            start += count
         try:
             self._producer.flush()  # not to wait for its interval
         except Exception as error:  # noqa: BLE001  it may be about other writes; the handles tell how these ended
@@ -58,14 +65,3 @@ class BufferSender(Closing):
         self._is_closed = True
         if self._owns_producer:
             self._producer.close()
-
-    def _produce(self, batch: WorkBatch) -> list[WriteHandle]:
-        """Hand it over in pieces of at most one data object each, which are written in parallel."""
-        columns = batch.record_columns
-        most = min(_MAX_BYTES_PER_OBJECT, self._producer.max_batch_bytes)
-        handles, start = list[WriteHandle](), 0
-        while start < columns.num_rows:
-            count = max(rows_of_size(columns, start, most), 1)
-            handles.append(self._producer.produce(columns.slice(start, count)))
-            start += count
-        return handles

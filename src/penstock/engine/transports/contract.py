@@ -137,47 +137,46 @@ Verdict: TypeAlias = Keep | Drop | DeadLetter | type[Keep] | type[Drop]
 Filter: TypeAlias = Callable[[Record], Verdict]
 
 
-class Filters:
-    """The filters of a receiver, in their order. The first verdict that is not Keep counts."""
+def checked_filters(filters: Iterable[Filter]) -> tuple[Filter, ...]:
+    """The filters of a receiver, in their order. Raises `InvalidInput` for what are none."""
+    if not isinstance(filters, Iterable):
+        raise InvalidInput(f"filters must be a list of functions, not {type(filters).__name__}")
+    checked = tuple(filters)
+    for one in checked:
+        if not callable(one):
+            raise InvalidInput(f"a filter is a function of a record, not {type(one).__name__}")
+    return checked
 
-    def __init__(self, filters: Iterable[Filter]) -> None:
-        if not isinstance(filters, Iterable):
-            raise InvalidInput(f"filters must be a list of functions, not {type(filters).__name__}")
-        self._filters = tuple(filters)
-        for one in self._filters:
-            if not callable(one):
-                raise InvalidInput(f"a filter is a function of a record, not {type(one).__name__}")
 
-    def apply(self, batch: WorkBatch) -> WorkBatch:
-        """The batch without the records that were dropped or are dead letters; the tokens stay.
+def filtered(batch: WorkBatch, filters: tuple[Filter, ...]) -> WorkBatch:
+    """The batch without the records that filters drop or turn into dead letters; the tokens stay.
 
-        Without filters no record is touched, and no object created for it.
-        """
-        if not self._filters:
-            return batch
-        kept, letters, dropped = list[Record](), list(batch.dead_letters), 0
-        for record in batch.records:
-            verdict = self._judge(record)
-            if isinstance(verdict, DeadLetter):
-                letters.append(verdict)
-            elif verdict is Drop:
-                dropped += 1
-            else:
-                kept.append(record)
-        if len(kept) == len(batch) and not letters:
-            return batch
-        return WorkBatch(kept, batch.commit_tokens, letters, filtered=batch.filtered + dropped)
+    The first verdict that is not Keep counts. An object is created for each record: call it only if there are filters.
+    """
+    kept, letters, dropped = list[Record](), list(batch.dead_letters), 0
+    for record in batch.records:
+        verdict = _verdict(record, filters)
+        if isinstance(verdict, DeadLetter):
+            letters.append(verdict)
+        elif verdict is Drop:
+            dropped += 1
+        else:
+            kept.append(record)
+    if len(kept) == len(batch) and not letters:
+        return batch
+    return WorkBatch(kept, batch.commit_tokens, letters, filtered=batch.filtered + dropped)
 
-    def _judge(self, record: Record) -> DeadLetter | type[Keep] | type[Drop]:
-        for one in self._filters:
-            verdict = one(record)
-            if isinstance(verdict, DeadLetter):
-                return verdict
-            if verdict is Drop or isinstance(verdict, Drop):
-                return Drop
-            if verdict is not Keep and not isinstance(verdict, Keep):
-                raise InvalidInput(f"a filter must return Keep, Drop or a DeadLetter, not {verdict!r:.100}")
-        return Keep
+
+def _verdict(record: Record, filters: tuple[Filter, ...]) -> DeadLetter | type[Keep] | type[Drop]:
+    for one in filters:
+        verdict = one(record)
+        if isinstance(verdict, DeadLetter):
+            return verdict
+        if verdict is Drop or isinstance(verdict, Drop):
+            return Drop
+        if verdict is not Keep and not isinstance(verdict, Keep):
+            raise InvalidInput(f"a filter must return Keep, Drop or a DeadLetter, not {verdict!r:.100}")
+    return Keep
 
 
 def check_limits(max_records: int, max_bytes: int | None, timeout: float) -> None:

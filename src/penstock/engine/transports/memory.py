@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.core import Closing, Waiters
-from penstock.engine.transports.contract import Filter, Filters, Receiver, check_limits
+from penstock.engine.transports.contract import Filter, Receiver, check_limits, checked_filters, filtered
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput
 from penstock.records import Record
@@ -34,7 +34,7 @@ class MemoryTransport(Closing, Receiver):
 
     def __init__(self, *, filters: Iterable[Filter] = ()) -> None:
         super().__init__()
-        self._filters = Filters(filters)
+        self._filters = checked_filters(filters)
         self._lock = threading.Lock()
         self._ready = Waiters(self._lock)
         self._records = list[Record]()  # from the sequence `_base` on
@@ -89,7 +89,7 @@ class MemoryTransport(Closing, Receiver):
 
         self._ready.wait(has_some, timeout)
         try:
-            return self._filters.apply(received)
+            return filtered(received, self._filters) if self._filters else received
         except BaseException:
             self._go_back_to(min(received.commit_tokens, default=self._next))
             raise

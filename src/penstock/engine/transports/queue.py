@@ -6,12 +6,21 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.core import Closing
-from penstock.engine.transports.contract import MAX_BLOCK_BYTES, Filter, Filters, Receiver, check_limits
+from penstock.engine.transports.contract import (
+    MAX_BLOCK_BYTES,
+    Filter,
+    Receiver,
+    check_limits,
+    checked_filters,
+    filtered,
+)
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, UnknownEvent
 from penstock.queue import DurableEvent, DurableEventQueue
-from penstock.records import values_to_arrow
+from penstock.records import VALUES_SCHEMA
 
 
 class QueueReceiver(Closing, Receiver):
@@ -30,7 +39,7 @@ class QueueReceiver(Closing, Receiver):
             raise InvalidInput(f"a QueueReceiver takes an open DurableEventQueue, not {type(queue).__name__}")
         super().__init__()
         self._queue = queue
-        self._filters = Filters(filters)
+        self._filters = checked_filters(filters)
         self._uncommitted: dict[int, None] = {}  # ids that were handed out, in order
         self._polled: list[DurableEvent[bytes]] = []  # by the receive under way, or by one that was interrupted
 
@@ -57,7 +66,10 @@ class QueueReceiver(Closing, Receiver):
             if not self._queue.poll_bytes(max_records, most, timeout, into=polled):
                 return WorkBatch(())
             ids = [event.id for event in polled]
-            batch = self._filters.apply(WorkBatch(values_to_arrow([event.event for event in polled]), ids))
+            values = pa.array([event.event for event in polled], pa.binary())
+            batch = WorkBatch.of_checked(pa.RecordBatch.from_arrays([values], schema=VALUES_SCHEMA), ids)
+            if self._filters:
+                batch = filtered(batch, self._filters)
             self._uncommitted.update(dict.fromkeys(ids))
         except BaseException:
             self._return_polled()
