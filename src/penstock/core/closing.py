@@ -51,7 +51,8 @@ class Closing(ABC):
 
     def _check_process(self) -> None:
         """Raises `InvalidInput` in a forked child."""
-        refuse_in_child(self._home, self, self._instead_in_child)
+        if self._home != current.number:
+            refuse_in_child(self._home, self, self._instead_in_child)
 
     def _check_open(self) -> None:
         """Raises `Closed` after `close`."""

@@ -36,10 +36,6 @@ class Work:
         self.is_over = False
         self.has_left = False
 
-    def begin(self) -> bool:
-        """Return whether it is still to be written: a coroutine may have cancelled it."""
-        return self.future is None or self.future.set_running_or_notify_cancel()
-
     def finish(self, error: Exception | None) -> None:
         """End the wait for it, with an error if there is one. To do it twice does no harm."""
         self.error = self.error or (error and _own_copy(error))
@@ -83,7 +79,7 @@ class GroupCommit(Generic[_Item]):
         self._leader: _Item | None = None
         self._is_closed = False
         self._when_idle: Latch | None = None
-        self._helper: ThreadPoolExecutor | None = None
+        self._helper = ThreadPoolExecutor(1, "penstock-group-commit")  # it starts its thread for the first coroutine
 
     def commit(self, work: _Item) -> None:
         """Return when it is written. Raises what went wrong with it, and `Closed` after `close`.
@@ -126,9 +122,7 @@ class GroupCommit(Generic[_Item]):
             if self._leader is None:
                 when_idle.open()
         when_idle.wait()
-        helper, self._helper = self._helper, None
-        if helper is not None:
-            helper.shutdown()
+        self._helper.shutdown()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -151,9 +145,9 @@ class GroupCommit(Generic[_Item]):
                 continue
             first.leads = True
             self._leader = first
-            if self._wake(first):
+            self._wake(first)
+            if not first.is_over:
                 return
-            first.finish(StorageError("no thread could be started to write with: nothing was written"))
         self._leader = None
         if self._when_idle is not None:
             self._when_idle.open()
@@ -166,7 +160,7 @@ class GroupCommit(Generic[_Item]):
             with self._mutex:
                 while self._line and (not self._group or size + self._line[0].size_bytes <= self._max_bytes):
                     work = self._line[0]
-                    if work.begin():
+                    if work.future is None or work.future.set_running_or_notify_cancel():  # else it was cancelled
                         work.is_begun = True
                         self._group.append(work)
                         size += work.size_bytes
@@ -196,17 +190,14 @@ class GroupCommit(Generic[_Item]):
                 self._choose_leader(work)
         work.has_left = True
 
-    def _wake(self, leader: _Item) -> bool:
-        """Let the leader write; twice does no harm. False: it is a coroutine's, and there are no more threads."""
+    def _wake(self, leader: _Item) -> None:
+        """Let the leader write; twice does no harm. The call of a coroutine fails if there are no more threads."""
         leader.latch.open()
         if leader.future is not None:
             try:
-                if self._helper is None:
-                    self._helper = ThreadPoolExecutor(1, "penstock-group-commit")
                 self._helper.submit(self._lead_for_coroutine, leader)
             except RuntimeError:  # no more threads, or the interpreter is shutting down
-                return False
-        return True
+                leader.finish(StorageError("no thread could be started to write with: nothing was written"))
 
     def _lead_for_coroutine(self, work: _Item) -> None:
         if self._leader is not work:

@@ -98,7 +98,7 @@ class BlockLoop:
             budget, max_records = inbound.byte_budget, min(self.max_records, inbound.record_cap)
             timeout = min(self.recv_timeout, self.ticker.seconds_until_due)
             receive = partial(self.receiver.recv, max_records, max_bytes=budget, timeout=timeout)
-            block = _at(ReceiveFailed, "the receiver", _batch_of, "recv", receive)
+            block = _at(ReceiveFailed, "the receiver", None, _batch_of, "recv", receive)
             received, size = self.clock(), block.total_bytes
             # Records that filters dropped were received too: more may come behind them.
             count = len(block) + len(block.dead_letters) + block.filtered
@@ -120,15 +120,21 @@ class BlockLoop:
         if block.dead_letters:
             self._route(block.dead_letters, block)
         routed = set(map(id, block.dead_letters))
-        most = min((limit for limit in (self.sub_block_bytes, budget) if limit is not None), default=math.inf)
+        most = math.inf if budget is None else budget
+        if self.sub_block_bytes is not None:
+            most = min(most, self.sub_block_bytes)
         is_one_piece = len(block) < 2 or 0 < most >= block.total_bytes
         for piece in (block,) if is_one_piece else self._pieces(block, int(most)):
             with self.guard.lease(piece.total_bytes):
                 self._work_on_piece(piece, piece.commit_tokens, routed)
-        self._check_process(block)
+        if self.home != current.number:
+            raise CommitFailed(
+                f"{block!r} was received by the process {self.home}, which commits it; this is a child that was forked "
+                "during the block, and must not return into the engine's loop: end it with os._exit"
+            )
         if self.commit is CommitMode.AUTO and tokens:
-            what = f"the commit of {block!r} (which may have happened all the same)"
-            _at(CommitFailed, what, self.receiver.commit, tokens)
+            what = "the commit of {!r} (which may have happened all the same)"
+            _at(CommitFailed, what, block, self.receiver.commit, tokens)
         self.receiver.release_block()
 
     def _pieces(self, block: WorkBatch, most: int) -> Iterator[WorkBatch]:
@@ -136,6 +142,9 @@ class BlockLoop:
         start = 0
         while start < len(block):
             count = max(block.rows_within(start, most), 1) if most else 1
+            if count == len(block):
+                yield block  # of the user's own columns, whose rows are shorter as JSON
+                return
             piece = block.piece(start, start + count)
             start += count
             hands_over = start == len(block) and self.commit is CommitMode.SINK_MANAGED
@@ -150,7 +159,7 @@ class BlockLoop:
             processed = (
                 WorkBatch(())
                 if given.is_empty
-                else _at(ProcessFailed, f"the processing of {given!r}", _batch_of, "process", self.process, given)
+                else _at(ProcessFailed, "the processing of {!r}", given, _batch_of, "process", self.process, given)
             )
         except ProcessFailed as error:
             if parsed is not None and parsed.failure is not None and parsed.failure is error.__cause__:
@@ -160,17 +169,19 @@ class BlockLoop:
             parsed.seal()
         # After `process`: where it asks for columns, records that do not fit into them become dead letters.
         known = piece.dead_letters if parsed is None else parsed.dead_letters
-        new = {id(letter): letter for letter in (*known, *processed.dead_letters) if id(letter) not in routed}
-        if new:
+        if known or processed.dead_letters:
+            new = {id(letter): letter for letter in (*known, *processed.dead_letters) if id(letter) not in routed}
             self._route(list(new.values()), piece)
         if not processed.is_empty or (self.commit is CommitMode.SINK_MANAGED and tokens):
-            _at(SinkFailed, f"the sink, given {processed!r},", _deliver, self.sink, processed.with_tokens(tokens))
+            _at(SinkFailed, "the sink, given {!r},", processed, _deliver, self.sink, processed.with_tokens(tokens))
         self.tally.add(processed=len(given))
         if parsed is not None and self.parse_error_action is ParseErrorAction.SKIP:
             self.tally.add(errors=parsed.errors)
 
     def _route(self, letters: Sequence[DeadLetter], batch: WorkBatch) -> None:
         count = len(letters)
+        if not count:
+            return
         if self.dlq.name == "reject":
             first = letters[0]
             raise DeadLettersUnrouted(
@@ -178,15 +189,8 @@ class BlockLoop:
                 f"{first.reason}. Nothing was committed. DlqPolicy.route(fn) takes them, DlqPolicy.discard() drops them"
             )
         if self.dlq.send is not None:
-            _at(DeadLetterRouteFailed, f"the route of {count} dead letters", _deliver, self.dlq.send, list(letters))
+            _at(DeadLetterRouteFailed, "the route of {} dead letters", count, _deliver, self.dlq.send, list(letters))
         self.tally.add(dead_lettered=count)
-
-    def _check_process(self, block: WorkBatch) -> None:
-        if self.home != current.number:
-            raise CommitFailed(
-                f"{block!r} was received by the process {self.home}, which commits it; this is a child that was forked "
-                "during the block, and must not return into the engine's loop: end it with os._exit"
-            )
 
     def _rewind(self) -> None:
         try:
@@ -195,12 +199,13 @@ class BlockLoop:
             _log.exception("%r could not be rewound", self.receiver)
 
 
-def _at(place: type[EngineError], what: str, call: Callable[..., Answer], *args: object) -> Answer:
-    """Call something; if it fails, raise the error of this place."""
+def _at(place: type[EngineError], what: str, given: object, call: Callable[..., Answer], *args: object) -> Answer:
+    """Call something; if it fails, raise the error of this place, in which `what` is put together with `given`."""
     try:
         return call(*args)
     except Exception as error:
-        raise place(f"{what} failed, and nothing of the block was committed: {_described(error)}") from error
+        failed = f"{what.format(given)} failed, and nothing of the block was committed: {_described(error)}"
+        raise place(failed) from error
 
 
 def _described(error: Exception) -> str:

@@ -227,24 +227,23 @@ class DurableEventQueue(Closing, Generic[Event]):
             check_seconds("timeout", timeout, zero=True)
         most = math.inf if max_bytes is None else max_bytes
         events = [] if into is None else into
-        size = 0
+        size = full = 0
 
-        def take_some() -> bool:
-            """Take events; return whether there may be more to take."""
-            nonlocal size
+        def has_some() -> bool:
+            """Take as many events as under one lock; return whether there are any."""
+            nonlocal size, full
             self._check_open()
             full = min(max_events, len(events) + _MAX_EVENTS_PER_LOCK)
             size = self._ledger.take_many(events, full, most, size)
-            return len(events) == full
+            return bool(events)
 
         self._check()
         try:
-            self._ready.wait(lambda: take_some() or bool(events), timeout)
+            self._ready.wait(has_some, timeout)
             # The rest in parts: threads that push need the lock in between.
-            more = 0 < len(events) < max_events
-            while more:
+            while len(events) == full < max_events:
                 with self._lock:
-                    more = take_some() and len(events) < max_events
+                    has_some()
         except BaseException:
             with self._lock:
                 while events:

@@ -66,8 +66,8 @@ class SystemMemory:
 
     def share(self) -> float:
         """How full the fullest level is, 1 being at its limit; 0 if none of them can be read."""
-        used = ((level.used(), level.limit_bytes) for level in self._levels)
-        return max((count / limit for count, limit in used if count is not None), default=0.0)
+        shares = (used / level.limit_bytes for level in self._levels if (used := level.used()) is not None)
+        return max(shares, default=0.0)
 
 
 def _group_levels(root: Path) -> Iterator[MemoryLevel]:
@@ -85,7 +85,7 @@ def _usage_of(folder: Path, files: _Files) -> Callable[[], int | None]:
         if usage is None:
             return None
         stat = _table(folder / "memory.stat")
-        cache = sum(next((stat[name] for name in names if name in stat), 0) for names in files.cache)
+        cache = sum(next((int(stat[name]) for name in names if name in stat), 0) for names in files.cache)
         return max(0, usage - cache)
 
     return used
@@ -147,9 +147,9 @@ def _host(root: Path) -> MemoryLevel:
         now = _table(root / "proc/meminfo")
         if "MemTotal:" not in now or "MemAvailable:" not in now:
             return None
-        return max(0, now["MemTotal:"] - now["MemAvailable:"]) * 1024
+        return max(0, int(now["MemTotal:"]) - int(now["MemAvailable:"])) * 1024
 
-    total = _table(root / "proc/meminfo").get("MemTotal:", 0) * 1024
+    total = int(_table(root / "proc/meminfo").get("MemTotal:", 0)) * 1024
     if total > 0:
         return MemoryLevel(total, used)
     return MemoryLevel(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _largest_so_far)
@@ -165,9 +165,9 @@ def _number(file: Path) -> int | None:
     return _whole(_lines(file)[0].strip())
 
 
-def _table(file: Path) -> dict[str, int]:
-    """A file of lines with a name and a number."""
-    return {name: int(number) for name, number in _ROW.findall(_text(file))}
+def _table(file: Path) -> dict[str, str]:
+    """A file of lines with a name and a whole number."""
+    return dict(_ROW.findall(_text(file)))
 
 
 def _whole(word: str) -> int | None:

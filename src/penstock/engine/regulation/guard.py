@@ -89,8 +89,7 @@ class MemoryGuard:
     def current_bytes(self) -> int:
         """How many bytes are leased, by `add` and by `lease`."""
         # Copied by one step of the interpreter: other threads add leases meanwhile.
-        leases = [place() for place in tuple(self._leases)]
-        return self._added + sum(lease.count for lease in leases if lease is not None)
+        return self._added + sum([lease.count for place in tuple(self._leases) if (lease := place()) is not None])
 
     def add(self, count: int) -> None:
         """Lease bytes until they are released. Raises `InvalidInput` for what is no whole number from 0 on."""

@@ -113,7 +113,7 @@ class UnifiedPressure:
     def level(self) -> Pressure:
         """Read every source, and return the level."""
         # Sources are the user's code, and are read without the lock.
-        level = max((self._read(index) for index in range(len(self._sources))), default=Pressure(0))
+        level = max(map(self._read, range(len(self._sources))), default=Pressure(0))
         self._last_level = level
         metrics.pressure_ratio.set(level)
         return level
