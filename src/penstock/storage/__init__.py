@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.storage.keywords import get_at_most, replace_with_reserve
     from penstock.storage.local import LocalStore
     from penstock.storage.local.folder import sync_directory, sync_upwards
     from penstock.storage.local.internal_directory import InternalDirectory
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
         Reserve,
         as_data,
         as_version,
+        get_at_most,
+        replace_with_reserve,
     )
     from penstock.storage.opening import check_path_in, local_path, open_store, url_of
     from penstock.storage.paths import check_path, check_paths, check_prefix, is_below, is_path
@@ -34,13 +35,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "keywords": "get_at_most replace_with_reserve",
             "local": "LocalStore",
             "local.folder": "sync_directory sync_upwards",
             "local.internal_directory": "InternalDirectory",
             "local.lock": "locked_if_free",
             "memory": "MemoryStore",
-            "object_store": "Data DeleteResult ListsRanges Object ObjectMeta ObjectStore Reserve as_data as_version",
+            "object_store": "Data DeleteResult ListsRanges Object ObjectMeta ObjectStore Reserve as_data as_version "
+            "get_at_most replace_with_reserve",
             "opening": "check_path_in local_path open_store url_of",
             "paths": "check_path check_paths check_prefix is_below is_path",
             "redaction": "redact",

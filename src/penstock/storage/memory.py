@@ -37,6 +37,7 @@ class _Space:
 
 
 _EVERYTHING: Sequence[PathRange] = [("", "")]
+_ANY_VERSION = ""
 _spaces: dict[str, _Space] = {}
 _spaces_lock = threading.Lock()
 _PROCESS = uuid.uuid4().hex  # a process id can come again; together with this it cannot
@@ -100,28 +101,17 @@ class MemoryStore:
     @measured
     def put(self, path: str, data: Data) -> str:
         """Replace an object, and return its new version."""
-        return self._write(path, data, lambda _: None)
+        return self._write(path, data, _ANY_VERSION)
 
     @measured
     def put_if_absent(self, path: str, data: Data) -> str:
         """Create an object, and return its version. Raises `AlreadyExists` if there is one."""
-
-        def check(current: str | None) -> None:
-            if current is not None:
-                raise AlreadyExists(f"there is an object {path!r} in {self.url} already")
-
-        return self._write(path, data, check)
+        return self._write(path, data, None)
 
     @measured
     def put_if_match(self, path: str, data: Data, version: str) -> str:
         """Replace the object that is at `version`. Raises `Conflict` if it is not any more, or is gone."""
-        as_version(version)
-
-        def check(current: str | None) -> None:
-            if current != version:
-                raise Conflict(f"the object {path!r} in {self.url} is not at version {version!r} any more")
-
-        return self._write(path, data, check)
+        return self._write(path, data, as_version(version))
 
     @measured_listing
     def list_objects(self, prefix: str = "") -> Iterator[ObjectMeta]:
@@ -158,13 +148,17 @@ class MemoryStore:
             raise NotFound(f"there is no object {path!r} in {self.url}")
         return found
 
-    def _write(self, path: str, data: Data, check: Callable[[str | None], None]) -> str:
+    def _write(self, path: str, data: Data, expected: str | None) -> str:
+        """Write an object over the expected version; None: where there is none."""
         check_path(path)
-        content = bytes(as_data(data))
+        content = data if isinstance(data, bytes) else bytes(as_data(data))
         space = self._own_space()
         with space.lock:
             current = space.objects.get(path)
-            check(current.version if current else None)
+            if expected is None and current is not None:
+                raise AlreadyExists(f"there is an object {path!r} in {self.url} already")
+            if expected and (current is None or current.version != expected):
+                raise Conflict(f"the object {path!r} in {self.url} is not at version {expected!r} any more")
             version = str(next(space.versions))
             now = datetime.fromtimestamp(self._clock(), UTC)
             space.objects[path] = Object(content, version, now)

@@ -1,12 +1,14 @@
-"""The contract of a store, and the values it answers with."""
+"""The contract of a store, the values it answers with, and the two keywords that another's store may leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol, TypeAlias, runtime_checkable
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from penstock.errors import CorruptData, InvalidInput, StorageError
 
@@ -157,3 +159,49 @@ def check_size(path: str, url: str, size: int, max_bytes: int | None) -> None:
             f"the object {path!r} in {url} has {size} bytes, and what is expected there has at most {max_bytes}: it is "
             "damaged, or not what its name says"
         )
+
+
+def get_at_most(store: ObjectStore, path: str, max_bytes: int) -> Object:
+    """Read a whole object of at most `max_bytes`. Raises `CorruptData` for a larger one, and what `get` raises.
+
+    A store that takes `max_bytes` does not read the larger one. Of another store it is read, and then refused.
+
+    >>> from penstock.storage import MemoryStore
+    >>> store = MemoryStore("doctest-get-at-most")
+    >>> version = store.put("greeting", b"hello")
+    >>> get_at_most(store, "greeting", 5).data
+    b'hello'
+    """
+    if _takes(store.get, "max_bytes"):
+        return cast("Object", cast("Any", store).get(path, max_bytes=max_bytes))
+    found = store.get(path)
+    check_size(path, str(getattr(store, "url", type(store).__name__)), len(found.data), max_bytes)
+    return found
+
+
+def replace_with_reserve(
+    store: ObjectStore, path: str, data: Data, version: str | None, reserve: Reserve | None
+) -> str:
+    """Write over a version, or with None where there is no object, and say what the write has to do with the reserve.
+
+    Raises what `put_if_match` and `put_if_absent` raise. Only a local disk has a reserve; to other stores this is an
+    ordinary conditional write.
+    """
+    write: Callable[..., str] = store.put_if_absent if version is None else store.put_if_match
+    given = (path, data) if version is None else (path, data, version)
+    return write(*given, reserve=reserve) if _takes(write, "reserve") else write(*given)
+
+
+def _takes(method: Callable[..., Any], keyword: str) -> bool:
+    return _declares(
+        getattr(method, "__func__", method), keyword
+    )  # one for all stores of a class: the cache stays small
+
+
+@lru_cache(maxsize=256)
+def _declares(function: Callable[..., Any], keyword: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False  # written in another language, and silent about its arguments
+    return keyword in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())

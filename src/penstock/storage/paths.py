@@ -7,12 +7,15 @@ from collections.abc import Iterable
 
 from penstock.errors import InvalidInput
 
+_ORDINARY = re.compile(
+    r"\.?[\w-][\w.=-]*(?:/\.?[\w-][\w.=-]*)*", re.ASCII
+)  # nothing that `_problem` looks for but length
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _UNFIT = re.compile("[\\\\\ufffe\uffff]")  # Azure takes a backslash for a slash; the other two have no place in XML
-_LONGEST = 1024  # bytes of UTF-8: the shortest limit among the stores, S3's and GCS's
+_MAX_BYTES = 1024  # bytes of UTF-8: the shortest limit among the stores, S3's and GCS's
 
 
-def check_path(path: str) -> str:
+def check_path(path: str, kind: str = "path") -> str:
     """Return the path if it names an object inside the store, else raise `InvalidInput`.
 
     >>> check_path("ingest/manifest")
@@ -22,15 +25,15 @@ def check_path(path: str) -> str:
         ...
     penstock.errors.InvalidInput: path '../secrets' is refused: it has a '..' segment
     """
-    problem = _problem(path)
-    if problem:
-        raise InvalidInput(f"path {path!r} is refused: {problem}")
+    if not is_path(path):
+        raise InvalidInput(f"{kind} {path!r} is refused: {_problem(path)}")
     return path
 
 
-def is_path(path: str) -> bool:
+def is_path(path: object) -> bool:
     """Say whether a path is one that `check_path` accepts."""
-    return _problem(path) is None
+    is_ordinary = isinstance(path, str) and len(path) <= _MAX_BYTES and _ORDINARY.fullmatch(path)
+    return bool(is_ordinary) or _problem(path) is None
 
 
 def check_prefix(prefix: str) -> str:
@@ -43,10 +46,7 @@ def check_prefix(prefix: str) -> str:
         return ""
     if str(prefix).endswith("/") and prefix != "/":
         prefix = prefix[:-1]
-    problem = _problem(prefix)
-    if problem:
-        raise InvalidInput(f"prefix {prefix!r} is refused: {problem}")
-    return prefix
+    return check_path(prefix, "prefix")
 
 
 def check_paths(paths: Iterable[str]) -> list[str]:
@@ -82,8 +82,8 @@ def _problem(path: object) -> str | None:
         encoded = path.encode()
     except UnicodeEncodeError:
         return "it cannot be written as UTF-8"
-    if len(encoded) > _LONGEST:
-        return f"it is longer than {_LONGEST} bytes"
+    if len(encoded) > _MAX_BYTES:
+        return f"it is longer than {_MAX_BYTES} bytes"
     for segment in path.split("/"):
         if segment in {"..", "."}:
             return f"it has a '{segment}' segment"
