@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from penstock.buffer import ProducerConfig, Written
 from penstock.buffer.locations import Names
 from penstock.buffer.manifest.queue import BufferQueue
+from penstock.buffer.producer.batches import BatchShipper
 from penstock.buffer.producer.pending_batch import PendingBatch, take
-from penstock.buffer.producer.shipping import BatchShipper
 from penstock.errors import PenstockError
 from penstock.storage import ObjectStore
 

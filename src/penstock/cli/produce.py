@@ -46,7 +46,7 @@ def produce_command(
     store = open_with(where, storage_options)
     names = files or [STDIN]
     _check_files(names)
-    with StopOnSignal() as stop, not_printed("penstock.buffer.producer.producer"), not_printed("penstock.core.closing"):
+    with StopOnSignal() as stop, not_printed("penstock.buffer.producer.batches"), not_printed("penstock.core.closing"):
         tally = _Tally(None if key is None else os.fsencode(key))
         producer = Producer(store, ProducerConfig(compression=compression, format=batch_format))
         max_bytes = producer.max_batch_bytes if whole else MAX_LINE_BYTES

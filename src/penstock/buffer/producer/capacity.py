@@ -15,9 +15,9 @@ from operator import add, le, sub
 
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.producer.pending_batch import Held, PendingBatch
-from penstock.buffer.producer.sealed_batches import LONGEST_WAIT
 from penstock.errors import BackpressureTimeout, Closed
 
+LONGEST_WAIT = 3600.0  # seconds: what every system can wait; then the condition is checked again
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take memory too: four bytes each, in Arrow
 _LEAST_MEMORY_BYTES = 8 << 20  # a smaller capacity is for payloads alone, and their objects are not counted
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from penstock.buffer.descriptors import Metadata, NewEntry
-from penstock.buffer.format.batch import BatchFormat, Compression, check_values_only, encode
+from penstock.buffer.format.batch import BatchFormat, Compression, EncodedBatch, check_values_only, encode
 from penstock.buffer.producer.write_handle import Outcome
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import (
     RECORD_SCHEMA,
+    VALUES_SCHEMA,
     Entry,
     Record,
     bytes_of,
@@ -36,9 +38,8 @@ _RECORD_OVERHEAD_BYTES = 256
 _HEADER_OVERHEAD_BYTES = 192
 _COLUMNS_OVERHEAD_BYTES = 2048
 _MAX_LISTED_ENTRIES = 512  # a longer list is put into columns at once, where its entries take less memory
-
-
 _PAYLOAD_TYPES = (bytes, bytearray, memoryview)  # nothing else is turned into bytes, and the last two are copied
+NOT_ENCODED = EncodedBatch(b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,30 @@ class Input:
 
 def take(entries: object, shape: BatchFormat) -> Input:
     """Check what was given to `produce`. Raises `InvalidInput` for what is no entry, or none at all."""
-    given = _input_of(entries)
+    given = _columns(entries) if isinstance(entries, pa.RecordBatch) else _listed(entries)
     if shape is BatchFormat.OPENDATA and not given.is_values_only:
         batch = given.piece if isinstance(given.piece, pa.RecordBatch) else records_to_arrow(given.piece)
         check_values_only(batch.schema)
     return given
 
 
-def _input_of(entries: object) -> Input:
+def _columns(batch: pa.RecordBatch) -> Input:
+    if not batch.num_rows:
+        raise _nothing()
+    try:
+        if not batch.schema.equals(VALUES_SCHEMA, check_metadata=True):
+            check_record_columns(batch.schema)
+            fields = [field for field in RECORD_SCHEMA if field.name in batch.schema.names]
+            batch = pa.RecordBatch.from_arrays([batch.column(field.name) for field in fields], schema=pa.schema(fields))
+        check_no_nulls(batch)
+    except CorruptData as error:
+        raise InvalidInput(f"a record batch must have the columns of records: {error}") from error
+    return Input(batch, batch.num_rows, size_of(batch), _COLUMNS_OVERHEAD_BYTES)
+
+
+def _listed(entries: object) -> Input:
     if isinstance(entries, str | bytes | bytearray | memoryview | Record):
         return _one(_as_entry(entries))
-    if isinstance(entries, pa.RecordBatch):
-        return _columns(entries)
     if isinstance(entries, dict) or not hasattr(entries, "__iter__"):
         raise InvalidInput(
             f"entries must be bytes, str, Records or a list of them, not {type(entries).__name__}; "
@@ -105,18 +118,25 @@ def _one(entry: Entry) -> Input:
     return Input([entry], 1, _size(entry), overhead, has_records=True)
 
 
-def _columns(batch: pa.RecordBatch) -> Input:
-    if not batch.num_rows:
-        raise _nothing()
-    try:
-        check_record_columns(batch.schema)
-        check_no_nulls(batch)
-    except CorruptData as error:
-        raise InvalidInput(f"a record batch must have the columns of records: {error}") from error
-    fields = [field for field in RECORD_SCHEMA if field.name in batch.schema.names]
-    columns = [batch.column(field.name) for field in fields]
-    ordered = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-    return Input(ordered, batch.num_rows, size_of(ordered), _COLUMNS_OVERHEAD_BYTES)
+def _as_entry(entry: object) -> Entry:
+    if isinstance(entry, bytes | Record):
+        return entry
+    if isinstance(entry, str):
+        try:
+            return entry.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"an entry cannot be written as UTF-8: {error}") from error
+    if isinstance(entry, bytearray | memoryview):
+        return bytes(entry)
+    raise InvalidInput(f"an entry must be bytes, str or a Record, not {type(entry).__name__}")
+
+
+def _size(entry: Entry) -> int:
+    if isinstance(entry, bytes):
+        return len(entry)
+    size = len(entry.value) + len(entry.key or b"") + (8 if entry.timestamp_ms is not None else 0)
+    # A header has two places in columns, of four bytes each, with or without anything in it.
+    return size + sum(8 + len(key.encode()) + len(value) for key, value in entry.headers or ())
 
 
 def _nothing() -> InvalidInput:
@@ -167,19 +187,17 @@ class PendingBatch:
         self.stage = Stage.TAKING
         self.held = Held()
         self.location = ""
-        self.data: bytes | memoryview = b""  # kept until it is enqueued: it may have to be stored under another name
+        self.encoded = NOT_ENCODED  # kept until it is enqueued: it may have to be stored under another name
         self.deadline = 0.0
         self.started = 0.0
-        self.encoded_sizes = (0, 0)
         self.is_values_only = True
-        self.now = 0
-        self.since = self.until = 0.0  # between them, in milliseconds, a call with no metadata is noted already
+        self.now = 0  # the millisecond of the last call
+        self.since = math.nan  # the same, if that call had no metadata: for another such call nothing is to be noted
         self.spare = 0
         self.parts: list[Entry | pa.RecordBatch] = []  # one list, for one append of it can be neither lost nor halved
-        self._columns_at: list[int] = []  # places in it
-        self._rows_beside = 0  # so many entries has it more than that list has members
+        self._last_columns: tuple[int, pa.RecordBatch] | None = None  # their place in it, unless an interrupt came
+        self._rows_beside = 0  # so many entries has it more than that list has members, without those last columns
         self._has_records = False
-        self._last_payload = b""
         self._counted = _Counted()
 
     @property
@@ -195,7 +213,12 @@ class PendingBatch:
     @property
     def count(self) -> int:
         """How many entries it has."""
-        return self._rows_beside + len(self.parts)
+        count = self._rows_beside + len(self.parts)
+        if self._last_columns is None:
+            return count
+        place, columns = self._last_columns
+        is_there = place < len(self.parts) and self.parts[place] is columns
+        return count + (columns.num_rows - 1 if is_there else 0)
 
     @property
     def total(self) -> Held:
@@ -225,75 +248,39 @@ class PendingBatch:
         self.note(ingestion_time_ms, payload)
         calls, before, overhead, _, granted = self._counted
         self.is_values_only = self.is_values_only and given.is_values_only
-        if not isinstance(given.piece, pa.RecordBatch):
+        if isinstance(given.piece, pa.RecordBatch):
+            beside, columns = self.count - len(self.parts), (len(self.parts), given.piece)
+            self._rows_beside, self._last_columns = beside, columns
+            self.parts.append(given.piece)
+        else:
             self._has_records = self._has_records or given.has_records
             self.parts += given.piece
-        else:
-            self._columns_at.append(len(self.parts))
-            self.parts.append(given.piece)
-            self._rows_beside += given.count - 1
         self._counted = _Counted(calls + 1, before + size, overhead + given.overhead, len(self.parts), granted)
 
     def note(self, ingestion_time_ms: int, payload: bytes) -> None:
         """Note what is known of the entries that come now. Neighbours with the same share one metadata item."""
-        if not self.metadata or self.now != ingestion_time_ms or self._last_payload != payload:
+        self.since = math.nan  # an interrupt leaves it so
+        last = self.metadata[-1] if self.metadata else None
+        if last is None or last.ingestion_time_ms != ingestion_time_ms or last.payload != payload:
             self.metadata.append(Metadata(self.count, ingestion_time_ms, payload))
-        self.until = -math.inf  # first: what follows is not true all at once
-        self.now = ingestion_time_ms
-        self._last_payload = payload
-        self.since = float(ingestion_time_ms)
-        if not payload and ingestion_time_ms >= 0:
-            self.until = float(ingestion_time_ms + 1)
+        self.now, self.since = ingestion_time_ms, math.nan if payload else float(ingestion_time_ms)
 
     def encode(self, compression: Compression, shape: BatchFormat, most: int) -> None:
-        """Encode the entries as `data`, and drop them."""
+        """Encode the entries, and drop them."""
         batch = join_records(self._in_columns())
-        self.parts = []
-        self._rows_beside = batch.num_rows
-        encoded = encode(batch, compression, shape, most)
-        self.encoded_sizes = (encoded.plain_size, len(encoded.data))
-        self.data = encoded.data
+        self.parts, self._rows_beside, self._last_columns = [], batch.num_rows, None
+        self.encoded = encode(batch, compression, shape, most)
 
     def _in_columns(self) -> list[pa.RecordBatch]:
+        as_columns: Callable[[list[Any]], pa.RecordBatch] = records_to_arrow if self._has_records else values_to_arrow
+        if self._last_columns is None:
+            return [as_columns(self.parts)]
         pieces = list[pa.RecordBatch]()
-        start = 0
-        for place in self._columns_at:
-            columns = self.parts[place] if place < len(self.parts) else None
-            if isinstance(columns, pa.RecordBatch):  # else an interrupt came before it did
-                pieces += self._entries_in_columns(start, place)
-                pieces.append(columns)
-                start = place + 1
-        return pieces + self._entries_in_columns(start, len(self.parts))
-
-    def _entries_in_columns(self, start: int, stop: int) -> list[pa.RecordBatch]:
-        if start == stop:
-            return []
-        entries = self.parts if stop - start == len(self.parts) else self.parts[start:stop]
-        if self._has_records:
-            return [records_to_arrow(cast("list[Entry]", entries))]
-        return [values_to_arrow(cast("list[bytes]", entries))]
+        for are_columns, run in itertools.groupby(self.parts, lambda part: isinstance(part, pa.RecordBatch)):
+            members: list[Any] = list(run)
+            pieces += members if are_columns else [as_columns(members)]
+        return pieces
 
     def entry(self) -> NewEntry:
         """The entry that the manifest gets."""
-        return NewEntry(self.location, tuple(self.metadata), self.deadline, len(self.data), self.count)
-
-
-def _as_entry(entry: object) -> Entry:
-    if isinstance(entry, bytes | Record):
-        return entry
-    if isinstance(entry, str):
-        try:
-            return entry.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidInput(f"an entry cannot be written as UTF-8: {error}") from error
-    if isinstance(entry, bytearray | memoryview):
-        return bytes(entry)
-    raise InvalidInput(f"an entry must be bytes, str or a Record, not {type(entry).__name__}")
-
-
-def _size(entry: Entry) -> int:
-    if isinstance(entry, bytes):
-        return len(entry)
-    size = len(entry.value) + len(entry.key or b"") + (8 if entry.timestamp_ms is not None else 0)
-    # A header has two places in columns, of four bytes each, with or without anything in it.
-    return size + sum(8 + len(key.encode()) + len(value) for key, value in entry.headers or ())
+        return NewEntry(self.location, tuple(self.metadata), self.deadline, len(self.encoded.data), self.count)

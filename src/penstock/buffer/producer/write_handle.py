@@ -28,18 +28,22 @@ class Written:
 class Outcome:
     """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
 
-    __slots__ = ("_arrived", "_home", "_listeners", "_lock", "_written", "error", "is_done", "unheard")
+    __slots__ = ("_arrived", "_home", "_listeners", "_lock", "_written", "error", "unheard")
 
     def __init__(self) -> None:
-        self.is_done = False
         self.error: BaseException | None = None
         self.unheard = 0
         """How many handles have not raised the error yet. Set before there is an outcome."""
-        self._arrived: threading.Event | None = None  # created by the first that waits
+        self._arrived = threading.Event()
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
         self._written: Written | None = None
         self._home = current.number
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._arrived.is_set()
 
     def hear(self) -> None:
         """Count a handle that has raised the error."""
@@ -67,11 +71,6 @@ class Outcome:
     def wait(self, timeout: float | None) -> bool:
         """Wait until there is one, and return whether there is. Raises `InvalidInput` in a forked child."""
         self.check_process()
-        with self._lock:
-            if self.is_done:
-                return True
-            if self._arrived is None:
-                self._arrived = threading.Event()
         return self._arrived.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
     def get(self) -> Written:
@@ -91,9 +90,7 @@ class Outcome:
 
     def _finish(self) -> None:
         with self._lock:
-            self.is_done = True
-            if self._arrived is not None:
-                self._arrived.set()
+            self._arrived.set()
             listeners, self._listeners = self._listeners, []
         for listener in listeners:
             listener()
