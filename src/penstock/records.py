@@ -179,8 +179,7 @@ def join_records(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """
     if len(batches) == 1:
         return batches[0]
-    there = {name for batch in batches for name in batch.schema.names}
-    fields = [field for field in RECORD_SCHEMA if field.name in there]
+    fields = [field for field in RECORD_SCHEMA if any(field.name in batch.schema.names for batch in batches)]
     columns = [pa.concat_arrays([_column_of(batch, field) for batch in batches]) for field in fields]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
@@ -12,13 +15,14 @@ from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, peek
 from penstock.buffer import BatchFormat, GarbageCollector, Manifest, decode_batch, encode_batch
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.producer.capacity import Capacity
-from penstock.buffer.producer.pending_batch import Held
+from penstock.buffer.producer.pending_batch import Held, PendingBatch, take
 from penstock.errors import BackpressureTimeout, InvalidInput, StorageError
 from penstock.storage import DeleteResult, Object, ObjectMeta, ObjectStore
 from penstock.storage.object_store import Data
 from tests.support.dated_buffer import queue_of
 from tests.support.enqueuing import enqueue
 from tests.support.filled_buffers import each_alone, metric, no_gc
+from tests.support.interrupts import Interrupts
 
 
 class Crash(BaseException):
@@ -105,18 +109,26 @@ def test_a_close_raises_what_only_some_handles_have_raised(memory: ObjectStore) 
     assert third.result().sequence == 0
 
 
-def test_a_call_that_was_interrupted_while_it_waited_does_not_block_the_others(memory: ObjectStore) -> None:
-    lock = threading.Lock()
-    capacity = Capacity(lock, ProducerConfig(max_buffered_inputs=1))
+def test_a_call_that_was_interrupted_while_it_waited_does_not_block_the_others() -> None:
+    capacity_file = inspect.getfile(Capacity)
+    for number in itertools.count():
+        lock = threading.Lock()
+        capacity = Capacity(lock, ProducerConfig(max_buffered_inputs=1))
+        batch = PendingBatch(math.inf)
+        batch.add(take(b"x", BatchFormat.ARROW), 1, 0, b"")
+        capacity.add(batch)
+        interrupts = Interrupts(number, lambda file: file == capacity_file, lambda _, event: event == "line")
 
-    def interrupted() -> None:
-        raise KeyboardInterrupt
+        def wait(capacity: Capacity = capacity) -> None:
+            with pytest.raises(BackpressureTimeout):
+                capacity.wait(Held(1, 1, 1, 1), 0)
 
-    with lock:
-        with pytest.raises(KeyboardInterrupt):
-            capacity.wait(Held(1, 1, 1, 1), None, interrupted)
-        assert not capacity.is_awaited
-        assert capacity.fits(Held(1, 1, 1, 1), None)
+        with lock:
+            interrupts.during(wait)
+            assert not capacity.is_awaited
+        if not interrupts.came:
+            assert number > 0
+            return
 
 
 def test_a_clock_that_no_manifest_can_hold_fails_only_its_own_call(memory: ObjectStore) -> None:

@@ -40,16 +40,13 @@ _EVERYTHING: Sequence[PathRange] = [("", "")]
 _ANY_VERSION = ""
 _spaces: dict[str, _Space] = {}
 _spaces_lock = threading.Lock()
-_PROCESS = uuid.uuid4().hex  # a process id can come again; together with this it cannot
-
-
-def _this_process() -> str:
-    return f"{_PROCESS}-{os.getpid()}"
+_process = uuid.uuid4().hex  # not its number, which can come again
 
 
 def _begin_anew() -> None:
     """Let a forked child begin without its parent's objects: a copy would look like the store, and not be it."""
-    global _spaces_lock
+    global _process, _spaces_lock
+    _process = uuid.uuid4().hex
     _spaces_lock = threading.Lock()  # another thread of the parent may have held the one before
     _spaces.clear()
 
@@ -73,7 +70,7 @@ class MemoryStore:
             raise InvalidInput(f"the name of a memory store must be printable characters, not {name!r:.200}")
         self._name = name
         self._clock = clock
-        self._home = _this_process()
+        self._home = _process
         with _spaces_lock:
             self._space = _spaces.setdefault(name, _Space())
 
@@ -166,7 +163,7 @@ class MemoryStore:
         return version
 
     def _own_space(self) -> _Space:
-        if self._home != _this_process():
+        if self._home != _process:
             raise InvalidInput(_crossed(self._name))
         return self._space
 
@@ -176,7 +173,7 @@ def _meta(path: str, found: Object) -> ObjectMeta:
 
 
 def _unpickle(name: str, home: str) -> MemoryStore:
-    if home != _this_process():
+    if home != _process:
         raise InvalidInput(_crossed(name))
     return MemoryStore(name)
 

@@ -148,7 +148,7 @@ class Batches:
         self._soon_back = 0  # writers that have a batch, and do not wait for a slow store
         self._standing_by = 0  # writers that wait for one of those to come back
         self._watching = 0  # writers that wait until a batch is due, which is never after the open one is
-        self._put_seconds = _STANDBY_SECONDS  # what the last put took
+        self._is_store_quick = False  # the last put took less than `_STANDBY_SECONDS`
         self._ready = threading.Condition(self.lock)  # the enqueuer waits for it
         self._is_enqueuer_near = True  # it works, or looks again within `_STANDBY_SECONDS`
 
@@ -195,7 +195,7 @@ class Batches:
         assert batch is not None  # noqa: S101  every caller has looked
         if batch.stage is Stage.TAKING:
             batch.settle()
-            batch.outcome.unheard = batch.calls
+            batch.outcome.unheard = batch.total.calls
             batch.stage = Stage.SEALED
             batch.grant(-1)  # nothing comes by the short path any more
         if not self._unfinished or self._unfinished[-1] is not batch:
@@ -215,11 +215,6 @@ class Batches:
         """Wake a writer for what was sealed, unless one comes by itself within `_STANDBY_SECONDS`."""
         if not self._soon_back or not self._standing_by:
             self._work.notify()
-
-    @property
-    def _is_store_quick(self) -> bool:
-        """Whether a writer is back soon from a put, as far as one can know."""
-        return self._put_seconds < _STANDBY_SECONDS
 
     def _has_stood_by_long(self) -> bool:
         """Wait for a writer to come back. Returns whether the oldest sealed batch still waits then."""
@@ -288,7 +283,7 @@ class Batches:
             with self.lock:
                 self._soon_back -= is_soon_back
                 if seconds is not None:
-                    self._put_seconds = seconds
+                    self._is_store_quick = seconds < _STANDBY_SECONDS
                     batch.stage = Stage.WRITTEN
                     # One write of the manifest for several batches: the next one is soon there, and if not, an
                     # enqueuer that stands by looks by itself.
@@ -311,8 +306,12 @@ class Batches:
         """The oldest unbroken run of written batches; none when everything is done and the producer stops."""
         with self.lock:
             while True:
-                waiting = (batch for batch in self._unfinished if batch.stage is not Stage.FINISHED)
-                run = list(itertools.takewhile(lambda batch: batch.stage is Stage.WRITTEN, waiting))
+                run = list[PendingBatch]()
+                for batch in self._unfinished:
+                    if batch.stage is Stage.WRITTEN:
+                        run.append(batch)
+                    elif batch.stage is not Stage.FINISHED:
+                        break
                 if run or (self._is_stopped and not self._unfinished):
                     return run
                 self._is_enqueuer_near = bool(self._unfinished) and self._is_store_quick

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from operator import add, le, sub
 
 from penstock.buffer.config import ProducerConfig
@@ -68,7 +67,7 @@ class Capacity:
         self._used = Held(*map(sub, self._used, batch.held))
         self._freed.notify_all()
 
-    def wait(self, call: Held, timeout: float | None, before_waiting: Callable[[], None]) -> None:
+    def wait(self, call: Held, timeout: float | None) -> None:
         """Wait in line, so that a large call is not starved by small ones.
 
         Raises `BackpressureTimeout` past the timeout, and `Closed` when the producer closes.
@@ -77,7 +76,6 @@ class Capacity:
         ticket = _Ticket()
         try:
             self._line.append(weakref.ref(ticket))
-            before_waiting()
             while self._first_in_line() is not ticket or not self._fits_alone(call):
                 seconds = None if until is None else until - time.monotonic()
                 if seconds is not None and seconds <= 0:

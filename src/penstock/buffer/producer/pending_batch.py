@@ -39,6 +39,7 @@ _HEADER_OVERHEAD_BYTES = 192
 _COLUMNS_OVERHEAD_BYTES = 2048
 _MAX_LISTED_ENTRIES = 512  # a longer list is put into columns at once, where its entries take less memory
 _PAYLOAD_TYPES = (bytes, bytearray, memoryview)  # nothing else is turned into bytes, and the last two are copied
+_NO_COLUMNS = values_to_arrow([])
 NOT_ENCODED = EncodedBatch(b"", 0)
 
 
@@ -195,30 +196,17 @@ class PendingBatch:
         self.since = math.nan  # the same, if that call had no metadata: for another such call nothing is to be noted
         self.spare = 0
         self.parts: list[Entry | pa.RecordBatch] = []  # one list, for one append of it can be neither lost nor halved
-        self._last_columns: tuple[int, pa.RecordBatch] | None = None  # their place in it, unless an interrupt came
+        self._last_columns = (0, _NO_COLUMNS)  # with their place in it, where an interrupt may have come before them
         self._rows_beside = 0  # so many entries has it more than that list has members, without those last columns
         self._has_records = False
         self._counted = _Counted()
 
     @property
-    def calls(self) -> int:
-        """How many calls brought what it has, as of the last `settle`."""
-        return self._counted.calls
-
-    @property
-    def size(self) -> int:
-        """How many bytes its entries and metadata have, as of the last `settle`."""
-        return self._counted.bytes
-
-    @property
     def count(self) -> int:
         """How many entries it has."""
-        count = self._rows_beside + len(self.parts)
-        if self._last_columns is None:
-            return count
         place, columns = self._last_columns
         is_there = place < len(self.parts) and self.parts[place] is columns
-        return count + (columns.num_rows - 1 if is_there else 0)
+        return self._rows_beside + len(self.parts) + (columns.num_rows - 1 if is_there else 0)
 
     @property
     def total(self) -> Held:
@@ -268,12 +256,12 @@ class PendingBatch:
     def encode(self, compression: Compression, shape: BatchFormat, most: int) -> None:
         """Encode the entries, and drop them."""
         batch = join_records(self._in_columns())
-        self.parts, self._rows_beside, self._last_columns = [], batch.num_rows, None
+        self.parts, self._rows_beside, self._last_columns = [], batch.num_rows, (0, _NO_COLUMNS)
         self.encoded = encode(batch, compression, shape, most)
 
     def _in_columns(self) -> list[pa.RecordBatch]:
         as_columns: Callable[[list[Any]], pa.RecordBatch] = records_to_arrow if self._has_records else values_to_arrow
-        if self._last_columns is None:
+        if self._last_columns[1] is _NO_COLUMNS:
             return [as_columns(self.parts)]
         pieces = list[pa.RecordBatch]()
         for are_columns, run in itertools.groupby(self.parts, lambda part: isinstance(part, pa.RecordBatch)):

@@ -162,13 +162,16 @@ class Producer(Closing):
                 batch.settle()
             call = Held(1, size, given.count, size + given.overhead)
             if not batches.capacity.fits(call, batch):
-                batches.capacity.wait(call, timeout, self._hurry)
+                batches.is_pressed = True  # batches are sealed early until one is sealed for its time
+                if batch is not None:
+                    batches.seal()
+                batches.capacity.wait(call, timeout)
                 batch = batches.still_open()
             now = _whole_ms(self._clock() * 1000)
             if batch is not None:
                 # Keys have batches of their own where the format is not known to hold them.
                 fits_kind = batch.is_values_only == given.is_values_only or self._shipper.can_hold_keys
-                if not fits_kind or batch.size + size > self._config.max_batch_bytes:
+                if not fits_kind or batch.total.bytes + size > self._config.max_batch_bytes:
                     batches.seal()
                     batch = None
             if batch is None:
@@ -183,12 +186,6 @@ class Producer(Closing):
             return WriteHandle(batch.outcome, now)
 
     # From here on: with the lock held.
-
-    def _hurry(self) -> None:
-        """A call waits: seal the open batch, and seal batches early until the pressure is gone."""
-        self._batches.is_pressed = True
-        if self._batches.still_open() is not None:
-            self._batches.seal()
 
     def _is_full(self, batch: PendingBatch) -> bool:
         total, most = batch.total, self._batches.capacity.most
@@ -206,7 +203,7 @@ class Producer(Closing):
         if not batch.is_values_only and not self._shipper.can_hold_keys:
             return -1
         calls, size, _, memory = self._batches.capacity.remaining(batch)
-        until_sealed = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.size - 1
+        until_sealed = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.total.bytes - 1
         return min(until_sealed, size, memory, calls * ENTRY_OVERHEAD_BYTES)
 
 
