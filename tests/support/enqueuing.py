@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.buffer.descriptors import NewEntry
-from penstock.buffer.manifest.attempts import Attempts
+from penstock.buffer.manifest.enqueuing import Attempts
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.state import Enqueued, Transaction
 

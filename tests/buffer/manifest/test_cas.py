@@ -59,7 +59,7 @@ class Counter:
                 return None
             return Change(Number(found.state.value + 1), before, until)
 
-        return self.object.update(step, lambda found, lost: found.state.value == lost.state.value, doing="adding to")
+        return self.object.update(step, lambda found: found.state.value == self.steps[-1] + 1, doing="adding to")
 
     @property
     def value(self) -> bytes:

@@ -264,18 +264,14 @@ def replaced(revision: int) -> Head:
     return msgspec.structs.replace(SMALL, revision=revision)
 
 
-@pytest.mark.parametrize("location", ["", "x" * 65_536, "é" * 32_768, "\ud800"])
-def test_a_location_that_version_1_could_not_hold_is_refused(location: str) -> None:
-    with pytest.raises(InvalidInput, match="location"):
-        entry_of(0, location, (), 1, 1)
-
-
 @pytest.mark.parametrize(
-    "item", [Metadata(-1, 0), Metadata(1 << 64, 0), Metadata(0, 1 << 64)], ids=["start", "large start", "time"]
+    ("location", "item"),
+    [("\ud800", Metadata(0, 0)), ("x", Metadata(1 << 64, 0)), ("x", Metadata(0, 1 << 64))],
+    ids=["location", "start", "time"],
 )
-def test_a_number_that_version_1_could_not_hold_is_refused(item: Metadata) -> None:
-    with pytest.raises(InvalidInput, match=r"start_index|ingestion_time"):
-        entry_of(0, "x", (item,), 1, 1)
+def test_an_entry_that_cannot_be_encoded_is_refused(location: str, item: Metadata) -> None:
+    with pytest.raises(InvalidInput, match=r"UTF-8 .* 64 bits"):
+        is_too_long((entry_of(0, location, (item,), 1, 1),), Limits())
 
 
 def test_a_tail_is_full_at_256_entries() -> None:

@@ -64,11 +64,9 @@ class Change(Generic[S]):
     until: float | None = None
     """On the uptime clock. A change with a limit is tried until then, and any other until its outcome is unknown
     too often in a row."""
-    attempt: object = None
-    """What the step noted about the change, for `happened`."""
 
 
-def never(_found: object, _lost: object) -> bool:
+def never(_found: object) -> bool:
     """Say no: for changes that only a success reply makes true."""
     return False
 
@@ -139,7 +137,7 @@ class VersionedObject(Generic[S]):
     def update(
         self,
         step: Callable[[Versioned[S]], Change[S] | None],
-        happened: Callable[[Versioned[S], Change[S]], bool] = never,
+        happened: Callable[[Versioned[S]], bool] = never,
         *,
         doing: str,
         start: Versioned[S] | None = None,
@@ -157,33 +155,40 @@ class VersionedObject(Generic[S]):
         backoff = self._backoff()
         found, was_read = (self.read(tries=read_tries), True) if start is None else (start, False)
         tries = unknown = 0
-        while True:
-            change = step(found)
-            if change is None:
-                return found
+        while (change := step(found)) is not None:
             if change.before:
                 self._write_before(change.before)
             if change.until is not None and self._uptime() >= change.until:
                 continue  # what was written first took too long: the step decides what to do about it
+            data = change.state.encode()
+            self._tried += 1
+            self._writes.inc()
             try:
-                return self._write(found, change.state, reserve)
+                version = replace_with_reserve(self.store, self.path, data, found.version, reserve)
+                return self._remember(Versioned(change.state, version))
             except _LOST as error:
                 tries += 1
-                unknown = unknown + 1 if isinstance(error, OutcomeUnknown) else 0
-                if unknown >= _UNKNOWN_TRIES and change.until is None:
-                    raise
+                if isinstance(error, OutcomeUnknown):
+                    unknown += 1
+                    if unknown >= _UNKNOWN_TRIES and change.until is None:
+                        raise
+                else:
+                    unknown = 0
+                    self._lost += 1
+                    self._conflicts.inc()
                 level = _log.warning if tries % _TRIES_PER_WARNING == 0 else _log.info
                 level("%s %s, try %d: %s; reading it again", doing, self.where, tries, error)
             if happened is not never and not found.state.evidence_lasts:
                 # At once, and only then the wait: the longer one waits, the more of the evidence is gone.
                 found = self.read(tries=read_tries)
-                if happened(found, change):
+                if happened(found):
                     return found
             if was_read:  # a state that was kept is expected to be old: the first read is as good as a wait
                 backoff.wait()
             found, was_read = self.read(tries=read_tries), True
-            if happened(found, change):
+            if happened(found):
                 return found
+        return found
 
     def _read(self) -> Versioned[S]:
         latest = self._latest
@@ -199,27 +204,13 @@ class VersionedObject(Generic[S]):
                 found = replace(latest, last_modified=got.last_modified)
             else:
                 found = Versioned(decoded(self._decode, got.data, self.where), got.version, got.last_modified)
-        self._remember(found)
-        return found
+        return self._remember(found)
 
-    def _write(self, found: Versioned[S], state: S, reserve: Reserve) -> Versioned[S]:
-        data = state.encode()
-        self._tried += 1
-        self._writes.inc()
-        try:
-            version = replace_with_reserve(self.store, self.path, data, found.version, reserve)
-        except (Conflict, AlreadyExists):
-            self._lost += 1
-            self._conflicts.inc()
-            raise
-        written = Versioned(state, version)
-        self._remember(written)
-        return written
-
-    def _remember(self, found: Versioned[S]) -> None:
+    def _remember(self, found: Versioned[S]) -> Versioned[S]:
         self._seen(found)
         self._latest = found if found.version is not None else None
         self._latest_at = self._uptime()
+        return found
 
 
 def decoded(decode: Callable[[bytes], T], data: bytes, where: str) -> T:

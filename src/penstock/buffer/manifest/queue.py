@@ -18,9 +18,8 @@ from penstock.buffer.config import ConsumerConfig, ProducerConfig, default_manif
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.attempts import Attempts
 from penstock.buffer.manifest.cas import READ_TRIES, Change, Versioned, VersionedObject
-from penstock.buffer.manifest.enqueuing import Enqueuing, OwnWriter
+from penstock.buffer.manifest.enqueuing import Attempts, Enqueuing, OwnWriter
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.ownership import own_prefix, owner_id, read_id, refuse_deleted, write_id
 from penstock.buffer.manifest.start import Claim, Start
@@ -398,7 +397,7 @@ class BufferQueue:
         """Forget a writer: what it sends again is appended again. Raises `InvalidInput` if it is not there."""
         self._object.update(
             lambda found: Change(self._existing(found).drop_writer(name)),
-            lambda found, _: name not in found.state.writers(),
+            lambda found: name not in found.state.writers(),
             doing="changing",
         )
 
@@ -433,7 +432,7 @@ class BufferQueue:
             tried.append(changed.groups.get(name))
             return Change(changed)
 
-        self._object.update(step, lambda found, _: found.state.groups.get(name) in tried, doing="changing")
+        self._object.update(step, lambda found: found.state.groups.get(name) in tried, doing="changing")
 
     def _existing(self, found: Versioned[QueueState]) -> QueueState:
         if found.version is None:

@@ -17,7 +17,6 @@ import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
-from penstock.buffer.manifest.attempts import Attempt, Attempts
 from penstock.buffer.manifest.start import Claim, Start
 from penstock.buffer.manifest.time_ranges import TimeRanges
 from penstock.storage import ObjectMeta
@@ -25,6 +24,7 @@ from penstock.storage import ObjectMeta
 if TYPE_CHECKING:
     from penstock.buffer.locations import Names
     from penstock.buffer.manifest.cas import Versioned
+    from penstock.buffer.manifest.enqueuing import Attempt, Attempts
     from penstock.buffer.manifest.v2.segments import NewSegment, Segments
 
 DEFAULT_GROUP = "default"

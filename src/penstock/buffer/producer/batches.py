@@ -20,7 +20,7 @@ from penstock.buffer.config import ProducerConfig
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.format.batch import BatchFormat, Compression
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.attempts import Attempts
+from penstock.buffer.manifest.enqueuing import Attempts
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.state import Unwritten
 from penstock.buffer.measures import Measures, label_of

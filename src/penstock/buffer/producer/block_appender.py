@@ -18,8 +18,8 @@ from penstock.buffer.config import ProducerConfig, check_name
 from penstock.buffer.descriptors import Metadata, NewEntry
 from penstock.buffer.format.batch import Compression, encode
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.attempts import Attempts
 from penstock.buffer.manifest.block_names import MAX_TRANSACTION, block_payload
+from penstock.buffer.manifest.enqueuing import Attempts
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.manifest.state import Enqueued, Transaction, Unwritten
 from penstock.buffer.producer.producer import seconds_since_boot

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.buffer.descriptors import NewEntry
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.attempts import Attempt, Verdict
 from penstock.buffer.manifest.cas import Change, Versioned, VersionedObject
+from penstock.buffer.manifest.enqueuing import Attempt, Verdict
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
 from penstock.buffer.manifest.start import Start
@@ -141,12 +141,13 @@ class ClaimsByNumber(WithObject):
 
     def claim(self, start: Start, last_acked: int | None, *, allow_gap: bool) -> QueueView:
         """Take an epoch, and take a number for a reply."""
+        epochs: list[int] = []
 
         def step(found: Versioned[OpenDataState]) -> Change[OpenDataState]:
-            manifest = found.state.manifest
-            return Change(replace(found.state, manifest=manifest.with_epoch(next_epoch(manifest.epoch))))
+            epochs.append(next_epoch(found.state.epoch))
+            return Change(replace(found.state, manifest=found.state.manifest.with_epoch(epochs[-1])))
 
-        self.object.update(step, lambda found, lost: found.state.epoch == lost.state.epoch, doing="claiming")
+        self.object.update(step, lambda found: found.state.epoch == epochs[-1], doing="claiming")
         return self.look()
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Self
 
-from penstock.buffer.descriptors import BatchDescriptor, Metadata, check_entry
+from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.format.trailer import unsupported
 from penstock.errors import CorruptData, InvalidInput
 
@@ -32,7 +32,7 @@ _ENTRY = struct.Struct("<QH")
 _COUNT = struct.Struct("<I")
 _METADATA = struct.Struct("<IqI")
 _VERSION = struct.Struct("<H")
-_U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
+_U16, _U32, _U64, _I64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1, (1 << 63) - 1
 
 
 class OpenDataManifest:
@@ -166,7 +166,19 @@ def next_epoch(epoch: int) -> int:
 
 
 def _encode_entry(sequence: int, location: str, metadata: Sequence[Metadata]) -> bytes:
-    place = check_entry(location, metadata)
+    try:
+        place = location.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the location {location!r} cannot be written as UTF-8") from error
+    if not 0 < len(place) <= _U16:
+        raise InvalidInput(f"a location must have 1 to {_U16} bytes, not {len(place)}")
+    for item in metadata:
+        if not 0 <= item.start_index <= _U32:
+            raise InvalidInput(f"a metadata item's start_index must be from 0 to {_U32}, not {item.start_index}")
+        if not -_I64 - 1 <= item.ingestion_time_ms <= _I64:
+            raise InvalidInput(f"a metadata item's ingestion_time_ms must fit in 64 bits, not {item.ingestion_time_ms}")
+        if len(item.payload) > _U32:
+            raise InvalidInput(f"a metadata payload cannot have more than {_U32} bytes, and has {len(item.payload)}")
     parts = [_ENTRY.pack(sequence, len(place)), place, _COUNT.pack(len(metadata))]
     parts += [
         _METADATA.pack(item.start_index, item.ingestion_time_ms, len(item.payload)) + item.payload for item in metadata

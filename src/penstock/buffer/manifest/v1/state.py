@@ -11,8 +11,8 @@ from penstock.buffer.config import check_opendata_places
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.attempts import Attempt
 from penstock.buffer.manifest.block_names import QueuedBlock
+from penstock.buffer.manifest.enqueuing import Attempt
 from penstock.buffer.manifest.start import Claim
 from penstock.buffer.manifest.state import (
     DEFAULT_GROUP,
@@ -114,8 +114,6 @@ class OpenDataState:
         return True
 
     def find(self, by: Transaction | None, locations: Sequence[str], segments: Segments) -> Enqueued | None:
-        if by is None and not locations:
-            return None
         block = QueuedBlock(by, locations)
         if not block.may_be_in(self.manifest.data):
             return None

@@ -14,11 +14,11 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from penstock.buffer.descriptors import BatchDescriptor, Metadata, check_entry
+from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.format.trailer import HEAD_MAGIC, last_u16, magic_of, trailer, verified_body
 from penstock.buffer.locations import segment_time
 from penstock.buffer.manifest.state import DEFAULT_GROUP, Group, Limits, Natural, Writer
-from penstock.buffer.manifest.time_ranges import is_in_ranges, joined_ranges
+from penstock.buffer.manifest.time_ranges import is_in_ranges
 from penstock.errors import CorruptData, InvalidInput
 
 VERSION = 2
@@ -148,16 +148,16 @@ def version_of(data: bytes) -> int | None:
 
 
 def encode_head(head: Head) -> bytes:
-    """The bytes of a head. Raises `InvalidInput` for a number that needs more than 64 bits."""
-    try:
-        body = _encoder.encode(head)
-    except OverflowError as error:
-        raise InvalidInput(f"a manifest cannot hold a number beyond 64 bits: {error}") from error
+    """The bytes of a head. Raises `InvalidInput` for a number of more than 64 bits, and for what is not UTF-8."""
+    body = _encoded(head)
     return body + trailer(body, VERSION, HEAD_MAGIC)
 
 
 def decode_head(data: bytes) -> Head:
-    """Read the bytes of a head. Raises `CorruptData` naming what is wrong: a key it does not know as well."""
+    """Read the bytes of a head. Raises `CorruptData` naming what is wrong: a key it does not know as well.
+
+    Nothing is missing between the first sequence and the next, and every group is in the queue.
+    """
     body = verified_body(data, VERSION, HEAD_MAGIC)
     try:
         head = _decoder.decode(body)
@@ -168,40 +168,13 @@ def decode_head(data: bytes) -> Head:
         ) from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise CorruptData(f"a manifest of version 2 cannot be read: {error}") from error
-    _check(head)
-    return head
-
-
-def entry_of(
-    sequence: int, location: str, metadata: tuple[Metadata, ...], size: int | None, records: int | None
-) -> Entry:
-    """An entry for the queue. Raises `InvalidInput` for what version 1 could not hold either."""
-    check_entry(location, metadata)
-    items = tuple(Item(item.start_index, item.ingestion_time_ms, bytes(item.payload)) for item in metadata)
-    return Entry(sequence, location, records, size, items)
-
-
-def is_too_long(entries: tuple[Entry, ...], limits: Limits) -> bool:
-    """Whether entries are more than a tail may have."""
-    return len(entries) > limits.tail_entries or len(_encoder.encode(entries)) > limits.tail_bytes
-
-
-def _check(head: Head) -> None:
-    """See to it that nothing is missing between the first sequence and the next, and that every group is in it."""
     if len(head.id) != len(_NO_ID) or head.id == _NO_ID:
         raise CorruptData(f"id: {head.id.hex()!r:.100} is no id of a buffer, which has 16 bytes")
-    numbers = {
-        "revision": head.revision,
-        "next_sequence": head.next_sequence,
-        "epoch": head.epoch,
-        "forgotten_through": head.forgotten_through,
-        "floor": head.floor,
-        "floor_set_at": head.floor_set_at,
-    }
-    for name, number in numbers.items():
-        if not 0 <= number <= _U64:
-            raise CorruptData(f"{name}: {number} cannot be in a manifest")
-    if joined_ranges(head.closed) != head.closed or any(first > last for first, last in head.closed):
+    for name in ("revision", "next_sequence", "epoch", "forgotten_through", "floor", "floor_set_at"):
+        if not 0 <= getattr(head, name) <= _U64:
+            raise CorruptData(f"{name}: {getattr(head, name)} cannot be in a manifest")
+    bounds = [bound for first, last in head.closed for bound in (first, last + 1)]
+    if bounds != sorted(set(bounds)):  # in order, and none touches another
         raise CorruptData(f"closed: {head.closed} are no ranges in order")
     due = head.first_sequence
     for reference in head.segments:
@@ -220,6 +193,27 @@ def _check(head: Head) -> None:
                 f"groups: {name!r} is acked through {group.acked_through} at epoch {group.epoch}, in a queue of "
                 f"{head.first_sequence} to {head.next_sequence - 1} whose epoch is {head.epoch}"
             )
+    return head
+
+
+def entry_of(
+    sequence: int, location: str, metadata: tuple[Metadata, ...], size: int | None, records: int | None
+) -> Entry:
+    """An entry for the queue."""
+    items = tuple(Item(item.start_index, item.ingestion_time_ms, bytes(item.payload)) for item in metadata)
+    return Entry(sequence, location, records, size, items)
+
+
+def is_too_long(entries: tuple[Entry, ...], limits: Limits) -> bool:
+    """Whether entries are more than a tail may have. Raises as `encode_head` does."""
+    return len(entries) > limits.tail_entries or len(_encoded(entries)) > limits.tail_bytes
+
+
+def _encoded(value: Head | tuple[Entry, ...]) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise InvalidInput(f"a manifest holds text in UTF-8 and numbers of at most 64 bits: {error}") from error
 
 
 def check_reference(reference: Reference, due: int) -> None:

@@ -14,8 +14,8 @@ import msgspec
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names
-from penstock.buffer.manifest.attempts import NativeAttempt
 from penstock.buffer.manifest.block_names import check_same_block, out_of_order
+from penstock.buffer.manifest.enqueuing import NativeAttempt
 from penstock.buffer.manifest.start import Claim, Start, beginning
 from penstock.buffer.manifest.state import (
     Appended,
@@ -95,11 +95,10 @@ class NativeState:
         Opens the segments that hold them, and no others. Raises `NotFound` for one that is gone, and `CorruptData`.
         """
         tail = self.head.tail
-        first = tail[0].sequence if tail else self.head.next_sequence
-        found = [entry.descriptor() for entry in tail[max(start - first, 0) : max(stop - first, 0)]]
-        if start >= first:
-            return found
-        return [entry.descriptor() for entry in segments.entries(self.head.segments, start, stop)] + found
+        first = tail[0].sequence if tail else self.next_sequence
+        in_segments = segments.entries(self.head.segments, start, stop) if start < first else ()
+        in_tail = tail[max(start - first, 0) : max(stop - first, 0)]
+        return [entry.descriptor() for entry in (*in_segments, *in_tail)]
 
     def backlog(self, most: int, segments: Segments) -> Backlog:
         """What waits: all from the head and its references, but for the time of the oldest batch."""
@@ -182,7 +181,9 @@ class NativeState:
             entry_of(sequence, entry.location, entry.metadata, entry.size, entry.records)
             for sequence, entry in enumerate(entries, head.next_sequence)
         )
-        tail, references, segments = self._with_entries(new, names)
+        tail, references, segments = head.tail + new, head.segments, list[NewSegment]()
+        if is_too_long(tail, self.limits):
+            tail, references, segments = self._sealed(new, names)
         revision = head.revision + 1
         writers, forgotten = dict(head.writers), head.forgotten_through
         writers.pop(by.writer, None)  # to the end: the first of them is the one that has not written for longest
@@ -200,21 +201,20 @@ class NativeState:
         )
         locations = tuple(entry.location for entry in entries)
         attempt = NativeAttempt(base, head.next_sequence, locations, by, head.revision)
-        return Appended(self._with(changed), attempt, segments)
+        return Appended(self._with(changed), attempt, tuple(segments))
 
-    def _with_entries(
+    def _sealed(
         self, new: tuple[Entry, ...], names: Names
-    ) -> tuple[tuple[Entry, ...], tuple[Reference, ...], tuple[NewSegment, ...]]:
+    ) -> tuple[tuple[Entry, ...], tuple[Reference, ...], list[NewSegment]]:
+        """The tail, the references and the new segments, where the tail would be too long with the new entries."""
         head, limits = self.head, self.limits
-        if not is_too_long(head.tail + new, limits):
-            return head.tail + new, head.segments, ()
         # What is too long for a tail is sealed with it: each write between the head that was read and the one that
         # is written is time for others to be first.
         is_long_alone = is_too_long(new, limits)
         segments = sealed(head.tail + new if is_long_alone else head.tail, names, head.floor, limits)
         references = (*head.segments, *(one.reference for one in segments))
         references, indexes = folded(references, names, head.floor, limits)
-        return () if is_long_alone else new, references, (*segments, *indexes)
+        return () if is_long_alone else new, references, segments + indexes
 
     # Groups.
 
@@ -227,8 +227,7 @@ class NativeState:
 
     def ack(self, group: str, through: int, segments: Segments) -> Self | None:
         """Acked up to a sequence for a group; None where it is. What every group is past leaves."""
-        known = self.groups[group]
-        acked = min(through, self.next_sequence - 1)
+        known, acked = self.groups[group], min(through, self.next_sequence - 1)
         if acked <= known.acked_through:
             return None
         groups = {**self.groups, group: msgspec.structs.replace(known, acked_through=acked)}
