@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.buffer.collector.collector import GarbageCollector
-    from penstock.buffer.collector.cycle import GcReport
+    from penstock.buffer.collector.collector import GarbageCollector, GcReport
     from penstock.buffer.config import (
         DATA_PATH_PREFIX,
         FLUSH_SIZE_BYTES,
@@ -38,8 +37,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "collector.collector": "GarbageCollector",
-            "collector.cycle": "GcReport",
+            "collector.collector": "GarbageCollector GcReport",
             "config": "ConsumerConfig DATA_PATH_PREFIX FLUSH_SIZE_BYTES GC_GRACE_SECONDS ManifestFormat ProducerConfig",
             "consumer.consumer": "Consumer",
             "consumer.fetching": "ConsumedBatch FetchHandle decode_object largest_object read_object",

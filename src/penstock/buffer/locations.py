@@ -6,13 +6,19 @@ import base64
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 from uuid import UUID
 
-from penstock.buffer.manifest.time_ranges import TimeRanges, after_ranges
 from penstock.errors import InvalidInput
 
 MANIFEST_PATH = "ingest/manifest"
+
+TimeRanges: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of ULID times that a collector has closed: nothing new is named in them, as nothing is below its floor.
+
+Times are milliseconds since 1970. Ranges are pairs of their first and last time, in order, and none touches another.
+"""
 
 LAST_ULID_MS = (1 << 48) - 1
 """The last time that a ULID can have, in milliseconds since 1970."""
@@ -87,6 +93,42 @@ def segment_time(name: str) -> int | None:
     """
     found = _SEGMENT_NAME.fullmatch(name)
     return None if found is None else ulid_time(found[1])
+
+
+def is_in_ranges(ranges: TimeRanges, at: int) -> bool:
+    """Say whether a time is in one of the ranges.
+
+    >>> [is_in_ranges(((5, 7),), at) for at in (4, 5, 7, 8)]
+    [False, True, True, False]
+    """
+    return any(first <= at <= last for first, last in ranges)
+
+
+def after_ranges(ranges: TimeRanges, at: int) -> int:
+    """The first time from `at` on that is in none of the ranges.
+
+    >>> after_ranges(((5, 7), (8, 9)), 6), after_ranges(((5, 7),), 3)
+    (10, 3)
+    """
+    for first, last in ranges:
+        if first <= at <= last:
+            at = last + 1
+    return at
+
+
+def joined_ranges(ranges: Iterable[tuple[int, int]]) -> TimeRanges:
+    """Ranges in order; those that overlap or touch are one.
+
+    >>> joined_ranges([(8, 9), (1, 3), (4, 5), (2, 3)])
+    ((1, 5), (8, 9))
+    """
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return tuple(found)
 
 
 class _RandomPool:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from penstock.buffer.locations import Names, is_data_name, is_data_path, location_time
-from penstock.buffer.manifest.time_ranges import is_in_ranges, joined_ranges
+from penstock.buffer.locations import Names, is_data_name, is_data_path, is_in_ranges, joined_ranges, location_time
 from penstock.errors import InvalidInput
 from tests.support.processes import in_forked_child
 

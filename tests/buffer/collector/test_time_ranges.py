@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.buffer.manifest.time_ranges import MOST_RANGES, RangesToClose, is_in_ranges, joined_ranges
+from penstock.buffer.locations import is_in_ranges, joined_ranges
+from penstock.buffer.manifest.v2.collecting import MOST_RANGES, RangesToClose
 from penstock.buffer.manifest.v2.head import decode_head, encode_head, unborn_head
 from penstock.errors import CorruptData
 

@@ -11,11 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.buffer.locations import location_time
+from penstock.buffer.locations import TimeRanges, location_time
 from penstock.buffer.manifest.cas import Versioned
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.state import Collecting, CycleClock, Fate, Group, QueueState
-from penstock.buffer.manifest.time_ranges import TimeRanges
 from penstock.buffer.manifest.v2.collecting import NativeCollecting, floor_for, ulid_time_of
 from penstock.buffer.manifest.v2.head import Head, Reference, unborn_head
 from penstock.buffer.manifest.v2.segments import Segments

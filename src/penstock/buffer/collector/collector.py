@@ -6,23 +6,67 @@ version 1, and in `docs/design/native-manifest.md` for 2.
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from penstock.buffer.collector.cycle import Cycle, GcReport, data_objects
 from penstock.buffer.collector.turns import CollectorTurns
 from penstock.buffer.config import ConsumerConfig
+from penstock.buffer.locations import LAST_ULID_MS, folder_of, is_data_path, segment_time, ulid_prefix
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
+from penstock.buffer.manifest.state import Collecting, Fate
 from penstock.buffer.measures import Measures, label_of
-from penstock.core import check_config, check_seconds, current, refuse_in_child
-from penstock.storage import ObjectStore, open_store, url_of
+from penstock.core import check_config, check_seconds, current, get_logger, refuse_in_child
+from penstock.errors import StorageError
+from penstock.storage import DeleteResult, ListsRanges, ObjectMeta, ObjectStore, open_store, url_of
+
+_CANDIDATES_PER_READ = 2_000  # of the manifest
+_PATHS_PER_DELETE = 500
+
+_log = get_logger(__name__)
+_numbers = itertools.count(1)
 
 
 def never() -> bool:
     """Say no: for cycles that nothing stops."""
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class GcDetails:
+    """Why a cycle kept what it kept, and when that may change. Times are milliseconds since 1970.
+
+    `waiting`: deletable, once the floor's grace period is over, at `waits_until`. `later`: not named, and below the
+    next floor. `ahead`: named by a clock that was ahead. `named`: how many entries the queue has. A cycle that was not
+    complete ran out of time, or was stopped.
+    """
+
+    deleted_bytes: int = 0
+    named: int = 0
+    waiting: int = 0
+    waits_until: int = 0
+    later: int = 0
+    ahead: int = 0
+    floor: int = 0
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What a cycle did with the data objects and segments it found: how many it deleted, could not delete, and kept.
+
+    After a dry run, `deleted` is what a cycle would have deleted.
+    """
+
+    deleted: int
+    failed: int
+    kept: int
+    details: GcDetails = field(default_factory=GcDetails, compare=False, repr=False)
 
 
 class GarbageCollector:
@@ -69,7 +113,7 @@ class GarbageCollector:
         """
         self._check_owner()
         is_over = self._until(budget, never)
-        return self._run(self._queue.look(), never, is_over, lists_everything=True, dry_run=dry_run)
+        return self._cycle(self._queue.look(), None, never, is_over, lists_everything=True, dry_run=dry_run).run()
 
     def collect_if_due(self, *, budget: float | None = None, is_stopped: Callable[[], bool] = never) -> GcReport | None:
         """Run one cycle, if none was run for `gc_interval` seconds by any collector of the buffer; else return None.
@@ -83,7 +127,7 @@ class GarbageCollector:
         if turn is None:
             return None
         is_over = self._until(budget, is_stopped)
-        return self._run(self._queue.look(), is_stopped, is_over, marked=turn.taken_at)
+        return self._cycle(self._queue.look(), turn.taken_at, is_stopped, is_over).run()
 
     def _check_owner(self) -> None:
         refuse_in_child(self._home, self, "make a GarbageCollector here")
@@ -96,33 +140,162 @@ class GarbageCollector:
         until = self._uptime() + budget
         return lambda: is_stopped() or self._uptime() >= until
 
-    def _run(
+    def _cycle(
         self,
         view: QueueView,
+        marked: datetime | None,
         is_stopped: Callable[[], bool],
         is_over: Callable[[], bool],
-        *,
-        marked: datetime | None = None,
-        lists_everything: bool = False,
-        dry_run: bool = False,
-    ) -> GcReport:
+        **options: bool,
+    ) -> _Cycle:
+        rules = view.collecting(self._clock, self._config.gc_grace_period, marked)
+        return _Cycle(self._store, self._queue, self._config, rules, self._measures, is_stopped, is_over, **options)
+
+
+@dataclass(eq=False)
+class _Cycle:
+    """How one cycle is run, and what it did so far. It lists everything, or only what may have to be deleted.
+
+    Candidates are compared with the manifest and deleted in chunks: however many objects there are, it keeps a bounded
+    number of paths in memory. When `is_over`, it ends at its next step, and still deletes once: so every cycle makes
+    progress. When `is_stopped`, it deletes nothing more.
+    """
+
+    store: ObjectStore
+    queue: BufferQueue
+    config: ConsumerConfig
+    rules: Collecting
+    measures: Measures
+    is_stopped: Callable[[], bool]
+    is_over: Callable[[], bool]
+    lists_everything: bool = False
+    dry_run: bool = False
+    _fates: Counter[Fate] = field(default_factory=Counter, init=False)
+    _deleted: int = field(default=0, init=False)
+    _deleted_bytes: int = field(default=0, init=False)
+    _failed: int = field(default=0, init=False)
+    _is_complete: bool = field(default=True, init=False)
+
+    def run(self) -> GcReport:
+        """Run it. Raises `InvalidInput` if the prefix belongs to another manifest, `StorageError` and `CorruptData`."""
         started = time.perf_counter()
-        if view.version is None:
-            # Without a manifest every object may be about to be enqueued.
-            report = GcReport(0, 0, sum(1 for _ in data_objects(self._store.list_objects(self._prefix), self._prefix)))
+        rules, fates = self.rules, self._fates
+        candidates = self._candidates()
+        while chunk := {meta.path: meta for meta in itertools.islice(candidates, _CANDIDATES_PER_READ)}:
+            if self.is_stopped():
+                self._is_complete = False
+                break
+            named = self.queue.kept(rules, chunk, self.is_over)  # by a manifest that is read after they were listed
+            self._delete([meta for path, meta in chunk.items() if path not in named])
+        if rules.warning is not None:
+            _log.warning("%s", rules.warning)
+        # Only now, when what was closed before is deleted.
+        if rules.can_close and self._is_complete and not self.is_over() and not self.dry_run:
+            self.queue.close_times(rules, self.is_over)
+        details = GcDetails(
+            deleted_bytes=self._deleted_bytes,
+            named=rules.scope.entries,
+            waiting=fates[Fate.WAITS],
+            waits_until=rules.scope.waits_until,
+            later=fates[Fate.LATER],
+            ahead=fates[Fate.AHEAD],
+            floor=rules.scope.floor,
+            is_complete=self._is_complete,
+        )
+        self.measures.gc_duration.observe(time.perf_counter() - started)
+        return GcReport(self._deleted, self._failed, fates.total() - self._deleted - self._failed, details)
+
+    def _candidates(self) -> Iterator[ObjectMeta]:
+        """What is to be deleted, of all that is listed."""
+        for meta in self._listed():
+            if self.is_over():
+                self._is_complete = False
+                return
+            fate = self.rules.fate(meta)
+            self._fates[fate] += 1
+            if fate is Fate.DELETE:
+                yield meta
+
+    def _listed(self) -> Iterator[ObjectMeta]:
+        """Data objects, and segments where there are some: all of them, or those that may have to be deleted."""
+        store, prefix, ranges = self.store, self.config.data_path_prefix, self.rules.scope.ranges
+        if isinstance(store, ListsRanges) and ranges is not None and not self.lists_everything:
+            found = store.list_ranges(prefix, [_paths_of(prefix, *one) for one in ranges if one[0] <= one[1]])
         else:
-            rules = view.collecting(self._clock, self._config.gc_grace_period, marked)
-            cycle = Cycle(
-                self._store,
-                self._queue,
-                self._config,
-                rules,
-                self._measures,
-                is_stopped,
-                is_over,
-                lists_everything,
-                dry_run,
-            )
-            report = cycle.run()
-        self._measures.gc_duration.observe(time.perf_counter() - started)
-        return report
+            found = store.list_objects(prefix)
+        yield from (meta for meta in found if is_data_path(meta.path, prefix))
+        if self.rules.has_segments:
+            folder = folder_of(self.config.manifest_path)
+            for meta in store.list_objects(folder):
+                name = meta.path.rpartition("/")[2]
+                if meta.path == f"{folder}/{name}" and segment_time(name) is not None:
+                    yield meta
+
+    def _delete(self, candidates: list[ObjectMeta]) -> None:
+        for start in range(0, len(candidates), _PATHS_PER_DELETE):
+            if start and self.is_over():
+                self._is_complete = False
+                return
+            sizes = {meta.path: meta.size for meta in candidates[start : start + _PATHS_PER_DELETE]}
+            results = list[DeleteResult]()
+            if not self.dry_run:
+                if not self._deleted and not self._failed:
+                    # Before the first delete: from here on no other buffer's data can be in the prefix.
+                    self.queue.own_prefix(self.config.data_path_prefix, claim=True)
+                try:
+                    results = self.store.delete(list(sizes))
+                except StorageError as error:
+                    results = [DeleteResult(path, error) for path in sizes]
+            failed = {result.path: result.error for result in results if result.error is not None}
+            for path, problem in failed.items():
+                _log.warning("collecting %s from %s: %s; trying again later", path, url_of(self.store), problem)
+            self.measures.gc_files_deleted.inc(len(results) - len(failed))
+            self.measures.gc_files_failed.inc(len(failed))
+            self._deleted += len(sizes) - len(failed)
+            self._failed += len(failed)
+            self._deleted_bytes += sum(size for path, size in sizes.items() if path not in failed)
+
+
+def _paths_of(prefix: str, first: int, last: int) -> tuple[str, str]:
+    """Between which paths the data objects of a range of times are."""
+    end = ulid_prefix(last + 1) if last < LAST_ULID_MS else "8"
+    return f"{prefix}/{ulid_prefix(first)}", f"{prefix}/{end}"
+
+
+class CollectorThread:
+    """The thread of a consumer's collector. A cycle that fails is logged, and does not end it."""
+
+    def __init__(self, collector: GarbageCollector, interval: float) -> None:
+        self._collector = collector
+        self._interval = interval
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-collector-{next(_numbers)}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, and wait for its end; a cycle under way ends at its next step."""
+        self._stopping.set()
+        self._thread.join()
+
+    def collect_at_end(self, budget: float) -> None:
+        """After `stop`: run a cycle if one is due, for at most `budget` seconds. Logs errors, and raises none.
+
+        Without it a process that always ends before an interval has passed would never collect.
+        """
+        if budget <= 0:
+            return
+        try:
+            report = self._collector.collect_if_due(budget=budget)
+        except Exception:  # noqa: BLE001  the consumer is closed in any case
+            _log.exception("the last cycle of %r failed; the next process runs it", self._collector)
+        else:
+            _log.debug("%r, the last cycle: %s", self._collector, report)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval):
+            try:
+                report = self._collector.collect_if_due(is_stopped=self._stopping.is_set)
+            except BaseException:  # noqa: BLE001  no error of a store ends the thread
+                _log.exception("a cycle of %r failed; the next one comes in %s s", self._collector, self._interval)
+            else:
+                _log.debug("%r: %s", self._collector, report)

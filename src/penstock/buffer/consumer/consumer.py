@@ -11,8 +11,7 @@ from functools import cached_property
 from types import TracebackType
 from uuid import UUID
 
-from penstock.buffer.collector.collector import GarbageCollector
-from penstock.buffer.collector.thread import CollectorThread
+from penstock.buffer.collector.collector import CollectorThread, GarbageCollector
 from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.descriptors import BatchDescriptor
@@ -78,8 +77,9 @@ class Consumer(Closing):
         self._lock = threading.RLock()  # held for the cursors and for writes; acquired inside the one above
         self._closed = threading.Event()  # set when it is closed: ends the waits of `follow`
 
-        self._acked = self._fetched = self._handed_out = last_acked_sequence
-        self._cursor = last_acked_sequence  # reading goes on after it; a rewind sets it to the last ack
+        self._acked = -1 if last_acked_sequence is None else last_acked_sequence  # -1, here and below: nothing so far
+        self._fetched = self._handed_out = self._acked
+        self._cursor = self._acked  # reading goes on after it; a rewind sets it to the last ack
         self._first_handed_out: int | None = None
         self._acks_since_write = 0
         self._view: QueueView = self._queue.claim(config.start, last_acked_sequence, allow_gap=allow_gap)
@@ -102,17 +102,17 @@ class Consumer(Closing):
     @property
     def last_acked_sequence(self) -> int | None:
         """The last sequence that was acked; None before the first."""
-        return self._acked
+        return None if self._acked < 0 else self._acked
 
     @property
     def last_fetched_sequence(self) -> int | None:
         """The highest sequence that `next_batch` or `fetch_descriptor` fetched."""
-        return self._fetched
+        return None if self._fetched < 0 else self._fetched
 
     @property
     def last_handed_out_sequence(self) -> int | None:
         """The last sequence that was handed out, as a batch or a descriptor: reading goes on after it."""
-        return self._cursor
+        return None if self._cursor < 0 else self._cursor
 
     @property
     def first_sequence(self) -> int:
@@ -207,7 +207,9 @@ class Consumer(Closing):
         self._check_process()
         with self._lock:
             self._check_open()
-            self._check_ack("ack of", sequence, last=self._next_to_ack())
+            due = self._next_to_ack()
+            if sequence != due or sequence > self._handed_out:
+                raise self._out_of_order("ack of", sequence, due)
             self._acked = sequence
             self._acks_since_write += 1
             self._measures.acks.inc()
@@ -224,7 +226,9 @@ class Consumer(Closing):
         self._check_process()
         with self._lock:
             self._check_open()
-            due = self._check_ack("ack through", sequence, last=self._handed_out)
+            due = self._next_to_ack()
+            if due is None or not due <= sequence <= self._handed_out:
+                raise self._out_of_order("ack through", sequence, due)
             self._dequeue(sequence)
             self._measures.acks.inc(sequence - due + 1)
             self._acked = sequence
@@ -326,10 +330,10 @@ class Consumer(Closing):
                 return batch
         return None
 
-    def _reading_cursors(self) -> tuple[int | None, ...]:
+    def _reading_cursors(self) -> tuple[int, int, int | None, int]:
         return self._cursor, self._handed_out, self._first_handed_out, self._fetched
 
-    def _set_reading_cursors(self, cursors: tuple[int | None, ...]) -> None:
+    def _set_reading_cursors(self, cursors: tuple[int, int, int | None, int]) -> None:
         # An interrupt may come after a cursor has moved and before its entry has reached the caller.
         self._cursor, self._handed_out, self._first_handed_out, self._fetched = cursors
 
@@ -337,7 +341,7 @@ class Consumer(Closing):
         self._check_open()
         view = self._read()
         while True:
-            start = view.first_sequence if self._cursor is None else max(self._cursor + 1, view.first_sequence)
+            start = max(self._cursor + 1, view.first_sequence)
             try:
                 return view.entries(start, start + most)
             except NotFound:
@@ -350,15 +354,14 @@ class Consumer(Closing):
         if entries:
             if self._first_handed_out is None:
                 self._first_handed_out = entries[0].sequence
-            last = entries[-1].sequence
-            self._handed_out = last if self._handed_out is None else max(self._handed_out, last)
-            self._cursor = last
+            self._cursor = entries[-1].sequence
+            self._handed_out = max(self._handed_out, self._cursor)
 
     def _note_fetched(self, batch: ConsumedBatch) -> None:
         if batch.metadata:
             lag = self._clock() - batch.metadata[-1].ingestion_time_ms / 1000
             self._measures.consumer_lag.set(max(lag, 0.0))
-        self._fetched = batch.sequence if self._fetched is None else max(self._fetched, batch.sequence)
+        self._fetched = max(self._fetched, batch.sequence)
 
     def _is_referenced(self, descriptor: BatchDescriptor) -> bool:
         """Whether the queue still has an entry, by a fresh read. Raises `Fenced`."""
@@ -368,19 +371,13 @@ class Consumer(Closing):
 
     def _next_to_ack(self) -> int | None:
         """The sequence after the last ack, or else the first that was handed out; None before there is one."""
-        if self._first_handed_out is None:
-            return None
-        return self._first_handed_out if self._acked is None else max(self._acked + 1, self._first_handed_out)
+        return None if self._first_handed_out is None else max(self._acked + 1, self._first_handed_out)
 
-    def _check_ack(self, what: str, sequence: int, last: int | None) -> int:
-        """Return the sequence that is due. Raises `OutOfOrderAck` unless the given one is from there to `last`."""
-        due = self._next_to_ack()
-        if due is None or last is None or self._handed_out is None:
-            acked = "" if self._acked is None else f", and {self._acked} was the last ack"
-            raise OutOfOrderAck(f"{what} {sequence}: nothing was handed out yet{acked}")
-        if not due <= sequence <= min(last, self._handed_out):
-            raise OutOfOrderAck(f"{what} {sequence}: {due} is due, and the last handed out is {self._handed_out}")
-        return due
+    def _out_of_order(self, what: str, sequence: int, due: int | None) -> OutOfOrderAck:
+        if due is not None:
+            return OutOfOrderAck(f"{what} {sequence}: {due} is due, and the last handed out is {self._handed_out}")
+        acked = "" if self._acked < 0 else f", and {self._acked} was the last ack"
+        return OutOfOrderAck(f"{what} {sequence}: nothing was handed out yet{acked}")
 
     def _read(self, *, fresh: bool = False) -> QueueView:
         self._view = view = self._queue.read(self._epoch, fresh=fresh)
@@ -391,7 +388,7 @@ class Consumer(Closing):
         self._acks_since_write = 0
 
     def _flush(self) -> None:
-        if self._acked is None:
+        if self._acked < 0:
             self._read()
         else:
             self._dequeue(self._acked)

@@ -73,8 +73,10 @@ def id_path(manifest_path: str) -> str:
 def read_id(store: ObjectStore, manifest_path: str) -> UUID | None:
     """The id that lies beside a manifest; None where there is none. Raises `CorruptData` and `StorageError`."""
     path = id_path(manifest_path)
-    data = _get(store, path)
-    return None if data is None else decoded(_decode_id, data, f"{url_of(store)}/{path}")
+    try:
+        return decoded(_decode_id, get_at_most(store, path, _MAX_BYTES).data, f"{url_of(store)}/{path}")
+    except NotFound:
+        return None
 
 
 def write_id(store: ObjectStore, manifest_path: str, lost: UUID | None = None, reserve: Reserve | None = None) -> UUID:
@@ -93,44 +95,28 @@ def _decode_id(data: bytes) -> UUID:
     return as_id(str(decode_fields(data, {"id": str}, _VERSION)["id"]))
 
 
-def _get(store: ObjectStore, path: str) -> bytes | None:
+def read_owner(store: ObjectStore, prefix: str) -> Owner | None:
+    """The buffer that a prefix belongs to; None where it has no owner yet. Raises `CorruptData` and `StorageError`."""
+    path = f"{prefix}/{OWNER}"
     try:
-        return get_at_most(store, path, _MAX_BYTES).data
+        return Owner.decode(get_at_most(store, path, _MAX_BYTES).data)
     except NotFound:
         return None
+    except CorruptData as error:
+        raise CorruptData(
+            f"{path} in {url_of(store)}, which says whose the data objects beside it are, cannot be read: {error}; "
+            "nothing is written or deleted there. If one buffer alone uses this prefix, delete the object: it is "
+            "written again"
+        ) from error
 
 
-def own_prefix(
-    store: ObjectStore,
-    prefix: str,
-    manifest: str,
-    identify: Callable[[bool], UUID | None],
-    *,
-    claim: bool,
-    reserve: Reserve | None = None,
-) -> bool:
-    """Say whether a prefix belongs to the buffer of this manifest. With `claim`, claim it if it has no owner yet.
+def claim_prefix(store: ObjectStore, owner: Owner, reserve: Reserve | None) -> Owner:
+    """Write the owner of a prefix, where it has none yet, and return the one that it has then.
 
-    `identify` returns the buffer's id; None where there is no buffer, unless it is called with True: then it makes one.
     `reserve` says whether the claim may use the reserve of a full disk: a collector's may, for it precedes deletes.
-
-    Raises `InvalidInput` if it belongs to another buffer, of which nothing may be written or deleted here.
     """
-    # In this order: who claims a prefix has written the manifest before, so that it is there to be found now.
-    found = _read(store, prefix)
-    mine = identify(False)
-    if found is not None:
-        _check(store, found, mine, manifest, prefix)
-        return True
-    if not claim:
-        return False
-    mine = mine or identify(True)
-    assert mine is not None  # noqa: S101  it was called with True
-    owner = Owner(mine, manifest, prefix)
-    found = create_once(store, f"{prefix}/{OWNER}", owner.encode(), lambda: _read(store, prefix), reserve)
-    if found is not None:
-        _check(store, found, mine, manifest, prefix)
-    return True
+    path = f"{owner.prefix}/{OWNER}"
+    return create_once(store, path, owner.encode(), lambda: read_owner(store, owner.prefix), reserve) or owner
 
 
 def create_once(
@@ -166,8 +152,8 @@ def create_once(
 
 
 def owner_id(store: ObjectStore, prefix: str, manifest: str) -> UUID | None:
-    """The id of the buffer with this manifest, if the prefix is its own; else None. Raises as `own_prefix` does."""
-    found = _read(store, prefix)
+    """The id of the buffer with this manifest, if the prefix is its own; else None. Raises as `read_owner` does."""
+    found = read_owner(store, prefix)
     return found.id if found is not None and (found.manifest, found.prefix) == (manifest, prefix) else None
 
 
@@ -187,39 +173,24 @@ def refuse_deleted(store: ObjectStore, prefix: str, manifest: str, is_there: Cal
         )
 
 
-def _read(store: ObjectStore, prefix: str) -> Owner | None:
-    path = f"{prefix}/{OWNER}"
-    data = _get(store, path)
-    if data is None:
-        return None
-    try:
-        return Owner.decode(data)
-    except CorruptData as error:
-        raise CorruptData(
-            f"{path} in {url_of(store)}, which says whose the data objects beside it are, cannot be read: {error}; "
-            "nothing is written or deleted there. If one buffer alone uses this prefix, delete the object: it is "
-            "written again"
-        ) from error
-
-
-def _check(store: ObjectStore, owner: Owner, mine: UUID | None, manifest: str, prefix: str) -> None:
+def not_owned(store: ObjectStore, owner: Owner, mine: UUID | None, manifest: str, prefix: str) -> InvalidInput:
+    """What is raised where a prefix has another owner than the buffer `mine` with this manifest and prefix."""
     where = f"the prefix {prefix!r} in {url_of(store)}"
     if mine is None:
-        raise InvalidInput(
+        return InvalidInput(
             f"{where} belongs to the buffer {owner.id} with the manifest {owner.manifest!r}, and there is no buffer "
             f"with an id behind {manifest!r} here: the prefix is another buffer's, or a manifest was deleted. Use "
             f"another data_path_prefix; if the buffer {owner.id} was deleted, delete its data objects and "
             f"{prefix}/{OWNER} too"
         )
     if owner.id != mine:
-        raise InvalidInput(
+        return InvalidInput(
             f"{where} belongs to the buffer {owner.id} with the manifest {owner.manifest!r}, not to {mine} with the "
             f"manifest {manifest!r}; give each buffer a data_path_prefix of its own. If the buffer {owner.id} was "
             f"deleted, delete its data objects and {prefix}/{OWNER} too"
         )
-    if (owner.manifest, owner.prefix) != (manifest, prefix):
-        raise InvalidInput(
-            f"{where} belongs to this buffer ({mine}), but as seen from another place: there its manifest is "
-            f"{owner.manifest!r} and its prefix {owner.prefix!r}, here {manifest!r} and {prefix!r}. Open it where the "
-            "others do: paths in a manifest count from the root of the store"
-        )
+    return InvalidInput(
+        f"{where} belongs to this buffer ({mine}), but as seen from another place: there its manifest is "
+        f"{owner.manifest!r} and its prefix {owner.prefix!r}, here {manifest!r} and {prefix!r}. Open it where the "
+        "others do: paths in a manifest count from the root of the store"
+    )

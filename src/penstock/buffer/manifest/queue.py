@@ -21,7 +21,16 @@ from penstock.buffer.locations import Names
 from penstock.buffer.manifest.cas import READ_TRIES, Change, Versioned, VersionedObject
 from penstock.buffer.manifest.enqueuing import Attempts, Enqueuing, OwnWriter
 from penstock.buffer.manifest.formats import Formats
-from penstock.buffer.manifest.ownership import own_prefix, owner_id, read_id, refuse_deleted, write_id
+from penstock.buffer.manifest.ownership import (
+    Owner,
+    claim_prefix,
+    not_owned,
+    owner_id,
+    read_id,
+    read_owner,
+    refuse_deleted,
+    write_id,
+)
 from penstock.buffer.manifest.start import Claim, Start
 from penstock.buffer.manifest.state import (
     DEFAULT_GROUP,
@@ -35,6 +44,7 @@ from penstock.buffer.manifest.state import (
     Unwritten,
     Writer,
 )
+from penstock.buffer.manifest.v1.collecting import OpenDataCollecting
 from penstock.buffer.manifest.v2.segments import SEALING_THREADS, NewSegment, Segments
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.places import check_places
@@ -97,7 +107,10 @@ class QueueView:
 
     def collecting(self, clock: Callable[[], float], grace: float, marked: datetime | None) -> Collecting:
         """The rules of a cycle of the collector that begins with this view."""
-        return self._state.collecting(CycleClock(clock, grace, self.last_modified, marked), self._segments)
+        times = CycleClock(clock, grace, self.last_modified, marked)
+        if self.version is None:  # nothing is deleted: every object may be about to be enqueued
+            return OpenDataCollecting(self._state, times, self._segments)
+        return self._state.collecting(times, self._segments)
 
 
 class BufferQueue:
@@ -215,28 +228,40 @@ class BufferQueue:
         """
         found = self._object.read(tries=READ_TRIES)
         self._check_same_buffer(found)
-        is_there = found.version is not None
-        if is_there:
-            found.state.check_paths(self._prefix, self._path)
-        holds_id = found.state.buffer_id is not None
-        beside = self._id_beside() if is_there and not holds_id else None
-        if create:
-            if not holds_id:
-                reserve = self._reserve_for_ids
-                beside = self._object.with_retries(lambda: write_id(self._store, self._path, beside, reserve))
-            # The manifest last: where it is found to be another's by then, its id is the one that counts.
-            found = self._object.update(_create, doing="creating", start=found, reserve=self._reserve_to_create)
-            if found.state.buffer_id is None and beside is None:
-                return self.identify(create)  # another process has created it, in a version without an id in it
-        return (found.state.buffer_id or beside) if found.version is not None else None
+        return self._created(found) if create else self._id_in(found)
 
     def own_prefix(self, prefix: str, *, claim: bool) -> bool:
         """Say whether a prefix belongs to this buffer. With `claim`, claim it for the buffer if it has no owner yet.
 
         Claiming comes before the first data object, and after the manifest. Raises `InvalidInput` where the prefix
-        belongs to another buffer, or to one that was deleted.
+        belongs to another buffer, of which nothing may be written or deleted here, or to one that was deleted.
         """
-        return own_prefix(self._store, prefix, self._path, self.identify, claim=claim, reserve=self._reserve_for_ids)
+        # In this order: who claims a prefix has written the manifest before, so that it is there to be found now.
+        owner = read_owner(self._store, prefix)
+        mine = self.identify()
+        if owner is None and claim:
+            mine = mine or self.identify(create=True)
+            owner = claim_prefix(self._store, Owner(cast("UUID", mine), self._path, prefix), self._reserve_for_ids)
+        if owner is not None and (owner.id, owner.manifest, owner.prefix) != (mine, self._path, prefix):
+            raise not_owned(self._store, owner, mine, self._path, prefix)
+        return owner is not None
+
+    def _created(self, found: Versioned[QueueState]) -> UUID | None:
+        """The id of the buffer, which is created where there is none."""
+        known = self._id_in(found)
+        if found.state.buffer_id is None:
+            reserve = self._reserve_for_ids
+            known = self._object.with_retries(lambda: write_id(self._store, self._path, known, reserve))
+        # The manifest last: where it is found to be another's by then, its id is the one that counts.
+        found = self._object.update(_create, doing="creating", start=found, reserve=self._reserve_to_create)
+        # Without an id another process has created it, in a version that holds none.
+        return found.state.buffer_id or known or self.identify(create=True)
+
+    def _id_in(self, found: Versioned[QueueState]) -> UUID | None:
+        if found.version is None:
+            return None
+        found.state.check_paths(self._prefix, self._path)
+        return found.state.buffer_id or self._id_beside()
 
     def _id_beside(self) -> UUID | None:
         """The id that lies beside a manifest without one. Where it was lost, the owner of the data still has it."""

@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
+from penstock.buffer.locations import TimeRanges
 from penstock.buffer.manifest.start import Claim, Start
-from penstock.buffer.manifest.time_ranges import TimeRanges
 from penstock.storage import ObjectMeta
 
 if TYPE_CHECKING:
@@ -302,9 +302,6 @@ class QueueState(Protocol):
 
     def drop_writer(self, name: str) -> QueueState:
         """Without what a writer did."""
-
-    def close_times(self, floor: int, ranges: TimeRanges, now: int) -> QueueState | None:
-        """A higher floor, and more closed ranges; None where neither changes."""
 
     def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
         """The rules of a cycle of the collector that begins with this state."""

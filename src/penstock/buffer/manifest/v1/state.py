@@ -10,7 +10,7 @@ from uuid import UUID
 from penstock.buffer.config import check_opendata_places
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
-from penstock.buffer.locations import Names
+from penstock.buffer.locations import Names, TimeRanges
 from penstock.buffer.manifest.block_names import QueuedBlock
 from penstock.buffer.manifest.enqueuing import Attempt
 from penstock.buffer.manifest.start import Claim
@@ -25,7 +25,6 @@ from penstock.buffer.manifest.state import (
     QueueState,
     Transaction,
 )
-from penstock.buffer.manifest.time_ranges import TimeRanges
 from penstock.buffer.manifest.v1.codec import VERSION, OpenDataManifest, next_epoch
 from penstock.buffer.manifest.v1.collecting import OpenDataCollecting
 from penstock.buffer.manifest.v2.segments import Segments
@@ -144,18 +143,13 @@ class OpenDataState:
 
     # What version 1 cannot do.
 
-    def _refuse_names(self, *_given: object, **_options: object) -> NoReturn:
-        self._refuse("which knows one reader and no writers")
-
-    writers = create_group = reset_group = drop_group = drop_writer = _refuse_names
-
-    def close_times(self, floor: int, ranges: TimeRanges, now: int) -> NoReturn:
-        self._refuse("which has no floor")
-
-    def _refuse(self, why: str) -> NoReturn:
+    def _refuse(self, *_given: object, **_options: object) -> NoReturn:
         raise InvalidInput(
-            f"{self.where} is a manifest of version 1, {why}; `penstock manifest upgrade` makes it version 2"
+            f"{self.where} is a manifest of version 1, which knows one reader and no writers; "
+            "`penstock manifest upgrade` makes it version 2"
         )
+
+    writers = create_group = reset_group = drop_group = drop_writer = _refuse
 
     # Collecting.
 

@@ -6,22 +6,26 @@ Why that is safe, with any clocks, is in `docs/design/native-manifest.md`. Times
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from penstock.buffer.locations import LAST_ULID_MS, location_time, segment_time
+from penstock.buffer.locations import LAST_ULID_MS, TimeRanges, joined_ranges, location_time, segment_time
 from penstock.buffer.manifest.cas import Versioned
 from penstock.buffer.manifest.state import CycleClock, CycleScope, Fate, QueueState
-from penstock.buffer.manifest.time_ranges import RangesToClose, TimeRanges
 from penstock.buffer.manifest.v2.head import Head
-from penstock.buffer.manifest.v2.segments import Segments
+from penstock.buffer.manifest.v2.segments import Segments, between
 from penstock.core import get_logger
 from penstock.storage import ObjectMeta
 
 if TYPE_CHECKING:
     from penstock.buffer.manifest.v2.state import NativeState
 
+MOST_RANGES = 64
+"""How many a head has at most. Each is of one clock that was wrong for a while; a floor that passes one removes it."""
+
 _DAY_MS = 86_400_000
+_MAX_GAP_MS = 3_600_000  # between two times that become one range, if nothing is named between them
 _NAMES_PER_LOOK_AT_THE_TIME = 1_000  # more than a head has by itself: without segments to open it is read whole
 
 _log = get_logger(__name__)
@@ -142,7 +146,7 @@ class NativeCollecting:
         return named
 
     def closed_in(self, state: QueueState, is_over: Callable[[], bool]) -> QueueState | None:
-        """The head with a higher floor and more closed ranges; None where there is nothing to close.
+        """The head with a higher floor and more closed ranges; None where neither changes. Neither is taken back.
 
         When is noted after the head was read: who acks just before has a whole grace period to fetch what it holds.
         """
@@ -151,9 +155,16 @@ class NativeCollecting:
         if self._latest is None:
             self._latest = self.times.now() - self.times.grace if self._has_later else 0
             self.to_close.join_to_closed()
-        head = cast("NativeState", state).head
-        ranges = self.ranges_for(head, is_over)
-        return state.close_times(self.floor_of(head, self._latest), ranges, self.times.now())
+        state = cast("NativeState", state)
+        head = state.head
+        ranges = self.ranges_for(head, is_over) if self.to_close.ranges else ()
+        floor = max(self.floor_of(head, self._latest), head.floor)
+        closed = _above(floor, joined_ranges((*head.closed, *ranges)) if ranges else head.closed)
+        if len(closed) > MOST_RANGES:  # another collector has closed some since: what is closed stays so
+            closed = _above(floor, head.closed)
+        if (floor, closed) == (head.floor, head.closed):
+            return None
+        return replace(state, head=head.changed(floor=floor, closed=closed, floor_set_at=max(self.times.now(), 0)))
 
     def floor_of(self, head: Head, latest: int) -> int:
         """The floor that a head can have."""
@@ -164,18 +175,70 @@ class NativeCollecting:
 
         Of a head that follows another only what is new is looked at. None where time is up before all was seen.
         """
-        if self.to_close.ranges:
-            for path in self._named(head, known=self._looked_through):
-                if is_over():
-                    return ()
-                self.to_close.spare(ulid_time_of(path))
-            self._looked_through |= {reference.name for reference in head.segments}
+        for path in self._named(head, known=self._looked_through):
+            if is_over():
+                return ()
+            self.to_close.spare(ulid_time_of(path))
+        self._looked_through |= {reference.name for reference in head.segments}
         return self.to_close.ranges
 
     def _named(self, head: Head, *, through: int | None = None, known: Container[str] = ()) -> Iterator[str]:
-        """The paths of everything that a head names. Raises `NotFound` and `CorruptData` naming a segment."""
+        """The paths of everything that a head names. Raises `NotFound` and `CorruptData` naming a segment.
+
+        With `through`, segments are not opened that hold nothing as old as that ULID time, by what their references
+        say. What is behind references to `known` segments is not included. One segment is in memory at a time.
+        """
         yield from (entry.location for entry in head.tail)
-        yield from self.segments.paths_behind(head.segments, head.first_sequence, through=through, known=known)
+        windows = [(reference, head.first_sequence) for reference in reversed(head.segments)]
+        while windows:
+            reference, first = windows.pop()
+            # A window may begin behind its segment's first entry, and so does what is below it.
+            if reference.last < first or reference.name in known:
+                continue
+            yield self.segments.path_of(reference)
+            if through is not None and reference.oldest > through:
+                continue
+            segment, start = self.segments.read(reference), max(first, reference.first)
+            windows += [(child, start) for child in reversed(segment.references)]
+            if not reference.level:
+                yield from (entry.location for entry in between(segment.entries, start, reference.last + 1))
+
+
+class RangesToClose:
+    """Gathers times that are to be closed, as a few ranges, however many times there are.
+
+    A time within an hour of another, or of a range that is closed already, joins it. `spare` takes out what is named.
+    """
+
+    def __init__(self, closed: TimeRanges) -> None:
+        self._closed = closed
+        self.ranges: TimeRanges = ()
+        self.is_full = False
+        """Whether some times were not added, because the head has no place for one more range."""
+
+    def add(self, at: int) -> None:
+        """Add a time that is not closed yet."""
+        near = [one for one in self.ranges if one[0] - _MAX_GAP_MS <= at <= one[1] + _MAX_GAP_MS]
+        is_after_closed = any(0 < at - last <= _MAX_GAP_MS for _, last in self._closed)
+        if near or is_after_closed or len(self.ranges) + len(self._closed) < MOST_RANGES:
+            times = [at, *(time for one in near for time in one)]
+            others = [one for one in self.ranges if one not in near]
+            self.ranges = tuple(sorted([*others, (min(times), max(times))]))
+        else:
+            self.is_full = True
+
+    def spare(self, at: int) -> None:
+        """Take out a time that is named: of the range that has it nothing remains from there on."""
+        cut = [(first, at - 1 if first <= at <= last else last) for first, last in self.ranges]
+        self.ranges = tuple((first, last) for first, last in cut if first <= last)
+
+    def join_to_closed(self) -> None:
+        """Let each range begin right after the closed one that is less than an hour before it: they become one."""
+        self.ranges = tuple((self._start_of(first), last) for first, last in self.ranges)
+
+    def _start_of(self, first: int) -> int:
+        before = max((last for _, last in self._closed if last < first), default=-1 - _MAX_GAP_MS)
+        return before + 1 if first - before <= _MAX_GAP_MS else first
 
 
 def floor_for(head: Head, latest: int) -> int:
@@ -183,6 +246,10 @@ def floor_for(head: Head, latest: int) -> int:
     times = [reference.oldest for reference in head.segments]
     times += [at for entry in head.tail if (at := location_time(entry.location)) is not None]
     return max(min([latest, *times]), 0)
+
+
+def _above(floor: int, ranges: TimeRanges) -> TimeRanges:
+    return tuple(one for one in ranges if one[1] >= floor)
 
 
 def ulid_time_of(path: str) -> int:

@@ -16,9 +16,8 @@ import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, Metadata
 from penstock.buffer.format.trailer import HEAD_MAGIC, last_u16, magic_of, trailer, verified_body
-from penstock.buffer.locations import segment_time
+from penstock.buffer.locations import is_in_ranges, segment_time
 from penstock.buffer.manifest.state import DEFAULT_GROUP, Group, Limits, Natural, Writer
-from penstock.buffer.manifest.time_ranges import is_in_ranges
 from penstock.errors import CorruptData, InvalidInput
 
 VERSION = 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -111,28 +111,7 @@ class Segments:
             if reference.level:
                 yield from self.entries(segment.references, low, high)
             else:
-                yield from _between(segment.entries, low, high)
-
-    def paths_behind(
-        self, references: Sequence[Reference], first: int, *, through: int | None = None, known: Container[str] = ()
-    ) -> Iterator[str]:
-        """The paths of all segments and data objects behind references, from the sequence `first` on.
-
-        With `through`, segments are not opened that hold nothing as old as that ULID time, by what their references
-        say. What is behind references to `known` segments is not included. One segment is in memory at a time.
-        """
-        for reference in references:
-            # A window may begin behind its segment's first entry, and so does what is below it.
-            if reference.last < first or reference.name in known:
-                continue
-            yield self.path_of(reference)
-            if through is not None and reference.oldest > through:
-                continue
-            segment, start = self.read(reference), max(first, reference.first)
-            if reference.level:
-                yield from self.paths_behind(segment.references, start, through=through, known=known)
-            else:
-                yield from (entry.location for entry in _between(segment.entries, start, reference.last + 1))
+                yield from between(segment.entries, low, high)
 
     def _checked(self, segment: Segment, reference: Reference) -> Segment:
         """Every reference is checked, also that to a segment in the cache: two may name one segment and disagree."""
@@ -194,7 +173,7 @@ def narrowed(reference: Reference, first: int, read: Callable[[Reference], Segme
         if kept[0].first < first:
             kept[0] = narrowed(kept[0], first, read)
         return _reference(reference.name, reference.level, kept, first, reference.last)
-    return _reference(reference.name, 0, _between(segment.entries, first, reference.last + 1), first, reference.last)
+    return _reference(reference.name, 0, between(segment.entries, first, reference.last + 1), first, reference.last)
 
 
 def _named(segment: Segment, names: Names, floor: int) -> NewSegment:
@@ -218,7 +197,8 @@ def _reference(name: str, level: int, held: Sequence[Entry] | Sequence[Reference
     )
 
 
-def _between(entries: Sequence[Entry], start: int, stop: int) -> Sequence[Entry]:
+def between(entries: Sequence[Entry], start: int, stop: int) -> Sequence[Entry]:
+    """Those of the entries of a segment that have sequences from `start` up to `stop`."""
     first = entries[0].sequence
     return entries[max(start - first, 0) : max(stop - first, 0)]
 

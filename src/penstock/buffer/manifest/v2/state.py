@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
-from penstock.buffer.locations import Names
+from penstock.buffer.locations import Names, TimeRanges
 from penstock.buffer.manifest.block_names import check_same_block, out_of_order
 from penstock.buffer.manifest.enqueuing import NativeAttempt
 from penstock.buffer.manifest.start import Claim, Start, beginning
@@ -29,7 +29,6 @@ from penstock.buffer.manifest.state import (
     Transaction,
     Writer,
 )
-from penstock.buffer.manifest.time_ranges import MOST_RANGES, TimeRanges, joined_ranges
 from penstock.buffer.manifest.v2.collecting import NativeCollecting
 from penstock.buffer.manifest.v2.head import VERSION, Entry, Head, Reference, encode_head, entry_of, is_too_long
 from penstock.buffer.manifest.v2.segments import NewSegment, Segments, folded, narrowed, sealed
@@ -294,23 +293,8 @@ class NativeState:
     def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
         return NativeCollecting(self, clock, segments)
 
-    def close_times(self, floor: int, ranges: TimeRanges, now: int) -> Self | None:
-        """A higher floor, more closed ranges above it, and when; None where neither changes. Neither is taken back."""
-        head = self.head
-        floor = max(floor, head.floor)
-        closed = _above(floor, (*head.closed, *ranges))
-        if len(closed) > MOST_RANGES:  # another collector has closed some since: what is closed stays so
-            closed = _above(floor, head.closed)
-        if (floor, closed) == (head.floor, head.closed):
-            return None
-        return self._with(head.changed(floor=floor, closed=closed, floor_set_at=max(now, 0)))
-
     def _with(self, head: Head) -> Self:
         return replace(self, head=head)
-
-
-def _above(floor: int, ranges: TimeRanges) -> TimeRanges:
-    return tuple(one for one in joined_ranges(ranges) if one[1] >= floor)
 
 
 def _owner(group: Group) -> str:
