@@ -10,8 +10,7 @@ from functools import partial
 from penstock.buffer.config import check_group, check_start
 from penstock.buffer.locations import MANIFEST_PATH
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
-from penstock.buffer.manifest.start import Start
-from penstock.buffer.manifest.state import Writer
+from penstock.buffer.manifest.state import Start, Writer
 from penstock.core import current
 from penstock.storage import ObjectStore, open_store
 

@@ -12,8 +12,7 @@ from penstock.buffer.locations import Names
 from penstock.buffer.manifest.cas import Versioned
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.state import Collecting, CycleClock, QueueState
-from penstock.buffer.manifest.v1.collecting import OpenDataCollecting
-from penstock.buffer.manifest.v1.state import OpenDataState
+from penstock.buffer.manifest.v1.state import OpenDataCollecting, OpenDataState
 from penstock.buffer.manifest.v2.segments import Segments
 from penstock.buffer.producer.pending_batch import PendingBatch
 from penstock.errors import OutcomeUnknown

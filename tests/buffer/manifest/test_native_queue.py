@@ -11,8 +11,7 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer
 from penstock.buffer.groups import Groups, Writers
 from penstock.buffer.manifest.queue import BufferQueue
-from penstock.buffer.manifest.start import Start
-from penstock.buffer.manifest.state import Enqueued, Transaction, Unwritten, Writer
+from penstock.buffer.manifest.state import Enqueued, Start, Transaction, Unwritten, Writer
 from penstock.buffer.manifest.v2.head import Head, decode_head, encode_head
 from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.storage import ObjectStore

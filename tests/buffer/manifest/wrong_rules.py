@@ -15,7 +15,7 @@ from penstock.buffer.locations import TimeRanges, location_time
 from penstock.buffer.manifest.cas import Versioned
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.state import Collecting, CycleClock, Fate, Group, QueueState
-from penstock.buffer.manifest.v2.collecting import NativeCollecting, floor_for, ulid_time_of
+from penstock.buffer.manifest.v2.collecting import NativeCollecting, ulid_time_of
 from penstock.buffer.manifest.v2.head import Head, Reference, unborn_head
 from penstock.buffer.manifest.v2.segments import Segments
 from penstock.buffer.manifest.v2.state import NativeState
@@ -65,7 +65,7 @@ class DeletesAtOnce(WithoutFloor):
     @property
     def latest(self) -> int:
         """The floor that it would set."""
-        return floor_for(self.head, self.now - self.times.grace)
+        return self.floor_of(self.head, self.now - self.times.grace)
 
     def kept(
         self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Generic, Protocol, TypeVar
@@ -122,17 +122,26 @@ class VersionedObject(Generic[S]):
 
         Raises `StorageError` after so many tries, and `CorruptData` naming the object.
         """
-        if fresh:
-            self._latest = None
-        return self._read() if tries == 1 else self.with_retries(self._read, tries)
+        latest = None if fresh else self._latest
+        try:
+            got = self.with_retries(lambda: get_at_most(self.store, self.path, MAX_MANIFEST_BYTES), tries, NotFound)
+        except NotFound:
+            return self._remember(Versioned(self.absent))
+        if latest is not None and latest.version == got.version:
+            state = latest.state
+        else:
+            state = decoded(self._decode, got.data, self.where)
+        return self._remember(Versioned(state, got.version, got.last_modified))
 
-    def with_retries(self, call: Callable[[], T], tries: int = READ_TRIES) -> T:
+    def with_retries(
+        self, call: Callable[[], T], tries: int = READ_TRIES, unless: type[Exception] | tuple[()] = ()
+    ) -> T:
         """Call the store, and call it again a few times if it fails: there is work that would be lost with the call."""
 
         def warn(error: Exception) -> None:
             _log.warning("a call for %s: %s; trying again", self.where, error)
 
-        return call_with_retries(call, self._backoff(), tries=tries, warn=warn)
+        return call_with_retries(call, self._backoff(), tries=tries, unless=unless, warn=warn)
 
     def update(
         self,
@@ -189,22 +198,6 @@ class VersionedObject(Generic[S]):
             if happened(found):
                 return found
         return found
-
-    def _read(self) -> Versioned[S]:
-        latest = self._latest
-        try:
-            got = get_at_most(self.store, self.path, MAX_MANIFEST_BYTES)
-        except NotFound:
-            found = Versioned(self.absent)
-        else:
-            if latest is not None and latest.version == got.version:
-                self._latest_at = self._uptime()
-                if latest.last_modified == got.last_modified:
-                    return latest
-                found = replace(latest, last_modified=got.last_modified)
-            else:
-                found = Versioned(decoded(self._decode, got.data, self.where), got.version, got.last_modified)
-        return self._remember(found)
 
     def _remember(self, found: Versioned[S]) -> Versioned[S]:
         self._seen(found)

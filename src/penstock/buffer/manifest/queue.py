@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import cast
 from uuid import UUID
 
@@ -31,20 +32,21 @@ from penstock.buffer.manifest.ownership import (
     refuse_deleted,
     write_id,
 )
-from penstock.buffer.manifest.start import Claim, Start
 from penstock.buffer.manifest.state import (
     DEFAULT_GROUP,
     Backlog,
+    Claim,
     Collecting,
     CycleClock,
     Enqueued,
     Group,
     QueueState,
+    Start,
     Transaction,
     Unwritten,
     Writer,
 )
-from penstock.buffer.manifest.v1.collecting import OpenDataCollecting
+from penstock.buffer.manifest.v1.state import OpenDataCollecting
 from penstock.buffer.manifest.v2.segments import SEALING_THREADS, NewSegment, Segments
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.places import check_places
@@ -159,7 +161,7 @@ class BufferQueue:
             path,
             label,
             role,
-            decode=lambda data: formats.decode(data, where),
+            decode=partial(formats.decode, where=where),
             absent=formats.new(manifest_format or default_manifest_format(), self._names.buffer_id(), where),
             write_before=lambda new: self._segments.write(cast("Sequence[NewSegment]", new)),
             seen=self._note,

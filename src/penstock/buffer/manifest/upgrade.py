@@ -70,7 +70,7 @@ def upgrade(where: str | os.PathLike[str] | ObjectStore, path: str = MANIFEST_PA
         path,
         label_of(store, path),
         "consumer",
-        decode=lambda data: formats.decode(data, url),
+        decode=partial(formats.decode, where=url),
         absent=formats.new(ManifestFormat.OPENDATA, names.buffer_id(), url),
         write_before=lambda new: segments.write(cast("Sequence[NewSegment]", new)),
     )

@@ -16,8 +16,7 @@ from penstock.buffer.manifest.cas import Change, Versioned, VersionedObject
 from penstock.buffer.manifest.enqueuing import Attempt, Verdict
 from penstock.buffer.manifest.formats import Formats
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
-from penstock.buffer.manifest.start import Start
-from penstock.buffer.manifest.state import Appended, QueueState, Transaction
+from penstock.buffer.manifest.state import Appended, QueueState, Start, Transaction
 from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
 from penstock.buffer.manifest.v1.state import OpenDataState
 from penstock.buffer.manifest.v2.segments import Segments

@@ -1,9 +1,10 @@
-"""A manifest of version 1 as a state: the operations on it, and what it cannot do."""
+"""A manifest of version 1 as a state: the operations on it, what it cannot do, and what a collector may delete."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import ClassVar, NoReturn, Self
 from uuid import UUID
 
@@ -12,23 +13,26 @@ from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names, TimeRanges
 from penstock.buffer.manifest.block_names import QueuedBlock
+from penstock.buffer.manifest.cas import Versioned
 from penstock.buffer.manifest.enqueuing import Attempt
-from penstock.buffer.manifest.start import Claim
 from penstock.buffer.manifest.state import (
     DEFAULT_GROUP,
     Appended,
     Backlog,
+    Claim,
     Collecting,
     CycleClock,
+    CycleScope,
     Enqueued,
+    Fate,
     Group,
     QueueState,
     Transaction,
 )
 from penstock.buffer.manifest.v1.codec import VERSION, OpenDataManifest, next_epoch
-from penstock.buffer.manifest.v1.collecting import OpenDataCollecting
 from penstock.buffer.manifest.v2.segments import Segments
 from penstock.errors import Fenced, InvalidInput
+from penstock.storage import ObjectMeta
 
 
 @dataclass(frozen=True)
@@ -155,3 +159,56 @@ class OpenDataState:
 
     def collecting(self, clock: CycleClock, segments: Segments) -> Collecting:
         return OpenDataCollecting(self, clock, segments)
+
+
+class OpenDataCollecting:
+    """The rules of one cycle on a manifest of version 1.
+
+    A collector may delete what the manifest does not name, and is older than the manifest by a grace period. Both times
+    are the store's. Why that is safe is in `docs/design/buffer.md`.
+    """
+
+    has_segments: ClassVar[bool] = False
+    warning: ClassVar[None] = None
+    can_close: ClassVar[bool] = False
+
+    def __init__(self, state: QueueState, clock: CycleClock, segments: Segments) -> None:
+        self._clock = clock
+        self._segments = segments
+        self._names = _names_in(state, segments)
+        self.scope = CycleScope(len(self._names))
+
+    def fate(self, meta: ObjectMeta) -> Fate:
+        if _name(meta.path) in self._names or not self.is_old(meta, self._clock):
+            return Fate.KEEP
+        return Fate.DELETE
+
+    def kept(
+        self, found: Versioned[QueueState], listed: Mapping[str, ObjectMeta], is_over: Callable[[], bool]
+    ) -> set[str]:
+        """Which of the objects the manifest names, or is too young to judge; read after they were listed."""
+        if found.version is None or found.state.guards_new_objects:
+            return set(listed)  # deleted, or upgraded: the next cycle goes by what is there then
+        names, clock = _names_in(found.state, self._segments), replace(self._clock, written=found.last_modified)
+        return {path for path, meta in listed.items() if _name(path) in names or not self.is_old(meta, clock)}
+
+    def is_old(self, meta: ObjectMeta, clock: CycleClock) -> bool:
+        """Whether the manifest was written a grace period after an object: both are the store's times."""
+        return clock.written is not None and meta.last_modified <= clock.written - timedelta(seconds=clock.grace)
+
+    def closed_in(self, state: QueueState, is_over: Callable[[], bool]) -> QueueState | None:
+        """Nothing: producers go by their deadline."""
+        return None
+
+
+def _names_in(state: QueueState, segments: Segments) -> set[str]:
+    """The file names of what a manifest names. A ULID is unique, and the folders of a path depend on the store's root.
+
+    So a live object is kept even where the manifest is opened from another root, and no owner says so.
+    """
+    entries = state.entries(state.first_sequence, state.next_sequence, segments)
+    return {_name(entry.location) for entry in entries}
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

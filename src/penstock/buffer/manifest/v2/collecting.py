@@ -71,7 +71,7 @@ class NativeCollecting:
         self.now = self.times.now()
         self.segments = segments
         self.to_close = RangesToClose(self.head.closed)
-        self._next_floor = max(floor_for(self.head, self.now - self.times.grace), self.head.floor)
+        self._next_floor = max(self.floor_of(self.head, self.now - self.times.grace), self.head.floor)
         floor, horizon, head = self._next_floor, self.times.horizon, self.head
         closed = [(max(first, floor), min(last, horizon)) for first, last in head.closed]
         self.scope = CycleScope(
@@ -167,8 +167,10 @@ class NativeCollecting:
         return replace(state, head=head.changed(floor=floor, closed=closed, floor_set_at=max(self.times.now(), 0)))
 
     def floor_of(self, head: Head, latest: int) -> int:
-        """The floor that a head can have."""
-        return floor_for(head, latest)
+        """The highest floor that a head can have: below everything that it names, and not later than `latest`."""
+        times = [reference.oldest for reference in head.segments]
+        times += [at for entry in head.tail if (at := location_time(entry.location)) is not None]
+        return max(min([latest, *times]), 0)
 
     def ranges_for(self, head: Head, is_over: Callable[[], bool]) -> TimeRanges:
         """The ranges that a head names nothing in, through its segments too.
@@ -239,13 +241,6 @@ class RangesToClose:
     def _start_of(self, first: int) -> int:
         before = max((last for _, last in self._closed if last < first), default=-1 - _MAX_GAP_MS)
         return before + 1 if first - before <= _MAX_GAP_MS else first
-
-
-def floor_for(head: Head, latest: int) -> int:
-    """The highest floor that a head can have: below everything that it names, and not later than `latest`."""
-    times = [reference.oldest for reference in head.segments]
-    times += [at for entry in head.tail if (at := location_time(entry.location)) is not None]
-    return max(min([latest, *times]), 0)
 
 
 def _above(floor: int, ranges: TimeRanges) -> TimeRanges:

@@ -16,18 +16,20 @@ from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names, TimeRanges
 from penstock.buffer.manifest.block_names import check_same_block, out_of_order
 from penstock.buffer.manifest.enqueuing import NativeAttempt
-from penstock.buffer.manifest.start import Claim, Start, beginning
 from penstock.buffer.manifest.state import (
     Appended,
     Backlog,
+    Claim,
     Collecting,
     CycleClock,
     Enqueued,
     Group,
     Limits,
     QueueState,
+    Start,
     Transaction,
     Writer,
+    beginning,
 )
 from penstock.buffer.manifest.v2.collecting import NativeCollecting
 from penstock.buffer.manifest.v2.head import VERSION, Entry, Head, Reference, encode_head, entry_of, is_too_long
