@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## run Penstock end to end on this machine
 	@$(BIN)/penstock demo
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY) ## run the tests, but for those that take long
 	@scripts/check-java

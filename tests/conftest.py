@@ -9,6 +9,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,7 +20,7 @@ from tests.support import manifests, servers
 from tests.support.processes import Child, Start
 from tests.support.servers import BUCKET, AzureServer, S3Server
 
-_SPARK = Path(__file__).parent / "spark"
+_SPARK = "tests/spark/"
 
 # Every JVM that a test starts reads this, be it the driver's of a command. It lives for seconds: it need not be
 # compiled for days.
@@ -42,12 +43,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that start Spark first: they take as long as all others together, and run beside each other then."""
-    items.sort(key=lambda item: not _starts_spark(item))
+    """Those with Spark first: they take the longest, one after the other."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
 
 
-def _starts_spark(item: pytest.Item) -> bool:
-    return _SPARK in item.path.parents or item.path.name == "test_demo.py" or "docs/guides/spark" in item.name
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker runs all tests of Spark, in one session; the others run the rest beside it, file by file."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class OneSession(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+
+    return OneSession(config, log)
 
 
 @pytest.fixture(scope="session")
