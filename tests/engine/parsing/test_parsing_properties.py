@@ -94,14 +94,14 @@ def blocks(
     return st.tuples(many, st.lists(value, max_size=12), many).map(lambda parts: [*parts[0], *parts[1], *parts[2]])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 @given(blocks(JSON_TIDY, JSON_TEXTS, JSON_PIECES))
 @example([b'{"at": [false, 0]}', b'{"id": 0, "at": "2026-01-01"}'])
 def test_json_agrees_with_json_loads_whatever_the_bytes_are(values: list[bytes]) -> None:
     verify(values, ParseFormat.JSON)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 @given(blocks(MSGPACK_TIDY, MSGPACK_VALUES, MSGPACK_PIECES))
 def test_msgpack_agrees_with_the_model_whatever_the_bytes_are(values: list[bytes]) -> None:
     verify([value for value in values if has_no_extension(value)], ParseFormat.MSGPACK)
@@ -118,7 +118,7 @@ def test_exactly_the_rows_of_another_kind_do_not_fit(
     assert {error.index for error in inferred([write(row) for row in mixed], form).errors} == odd
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(st.one_of(*[FITTING_ROWS] * 8, ODD_ROWS), min_size=1, max_size=40),
     bad=st.sets(st.integers(0, 39), max_size=3),

@@ -462,7 +462,9 @@ def mutated(draw: Any, payload: bytes) -> bytes:
 
 
 @given(st.data(), blocks(), st.sampled_from([JSON, MSGPACK]))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=3 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_every_way_says_what_the_model_says(data: Any, block: tuple[pa.Schema, list[Any]], form: ParseFormat) -> None:
     schema, rows = block
     if form == JSON:

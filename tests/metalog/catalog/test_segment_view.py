@@ -185,7 +185,7 @@ class Model:
         return found
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(histories)
 def test_any_history_adds_up_to_what_the_model_says(history: list[SegmentEvent]) -> None:
     view, model = SegmentView(), Model()

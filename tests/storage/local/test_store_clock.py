@@ -58,7 +58,7 @@ moments = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(moments, min_size=1, max_size=30))
 def test_stamps_rise_and_follow_the_host_at_no_more_than_twice_the_speed_of_time(
     story: list[tuple[float, int, bool]],

@@ -61,7 +61,7 @@ moves = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(moves, min_size=2, max_size=25))
 def test_no_version_comes_again_whatever_the_clock_does(story: list[tuple[str, str, float]]) -> None:
     ledger, clock = Ledger(), Clock()
