@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import pytest
+
 from penstock.buffer import ManifestFormat
 
 VARIABLE = "PENSTOCK_MANIFEST_FORMAT"
 KINDS = [kind.value for kind in ManifestFormat]
+NATIVE_FIRST = ["native", pytest.param("opendata", marks=pytest.mark.slow)]
+"""For files that take long and show on both versions what the code that both share does."""
 
 
 def current() -> str:

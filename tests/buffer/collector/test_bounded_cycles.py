@@ -13,8 +13,10 @@ from penstock.errors import InvalidInput
 from penstock.storage import DeleteResult, ObjectMeta
 from tests.buffer.collector.buffer_with_clock import Buffer
 from tests.support.dated_buffer import GRACE, MANIFEST, NOW, NOW_MS, PREFIX, DatedBuffer, data_path, named_at
+from tests.support.manifests import NATIVE_FIRST
 from tests.support.minimal_stores import RecordingStore, ThinStore
 
+MANIFESTS = NATIVE_FIRST
 MANY = 10_000
 OLD_MS = NOW_MS - 10_000_000
 

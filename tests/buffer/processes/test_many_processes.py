@@ -10,8 +10,10 @@ from penstock.buffer import Manifest
 from tests.buffer.processes.received_batches import ReceivedBatches
 from tests.buffer.processes.worker_tasks import Acked, Finished, Got, consume, produce
 from tests.buffer.processes.workers import Workers
+from tests.support.manifests import NATIVE_FIRST
 from tests.support.processes import Start
 
+MANIFESTS = NATIVE_FIRST
 PRODUCERS = 10
 
 

@@ -16,8 +16,10 @@ from penstock import ObjectStore, Producer, ProducerConfig, Record, open_store
 from penstock.buffer.descriptors import Metadata
 from tests.support.buffer_contents import payloads, queue
 from tests.support.interrupts import Interrupts
+from tests.support.manifests import NATIVE_FIRST
 from tests.support.waiting import NEVER, Background
 
+MANIFESTS = NATIVE_FIRST
 FOLDER = os.path.dirname(penstock.buffer.__file__)
 
 
