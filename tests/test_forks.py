@@ -16,16 +16,20 @@ from typing import Any
 
 import pytest
 
-from penstock import Consumer, ConsumerConfig
+from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, open_store
 from penstock.engine import BatchEngine, EngineConfig, WorkBatch
-from penstock.errors import PenstockError
+from penstock.errors import InvalidInput, PenstockError
 from penstock.records import Record
+from tests.support.buffer_contents import entries
 from tests.support.forked_objects import CASES, ended, fill, locks_held
 from tests.support.processes import PATIENCE, Parent, Start, in_forked_child
 from tests.support.repository import ROOT
+from tests.support.waiting import NEVER
 
 # A thread that holds the lock of an engine is one that runs it, which is a case of its own.
-LOCKED = [name for name in CASES if name != "BatchEngine"]
+LOCKED = [
+    pytest.param(name, marks=[] if name == "Producer" else pytest.mark.slow) for name in CASES if name != "BatchEngine"
+]
 
 
 def use_in_children(parent: Parent, folder: str, name: str, locked: bool) -> tuple[dict[str, str], object]:
@@ -55,7 +59,6 @@ def test_a_child_uses_what_it_may_and_is_refused_the_rest_at_once(start: Start, 
     check(name, *start(use_in_children, str(tmp_path), name, False).answer())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LOCKED)
 def test_it_is_the_same_while_a_thread_of_the_parent_holds_every_lock(start: Start, tmp_path: Path, name: str) -> None:
     check(name, *start(use_in_children, str(tmp_path), name, True).answer())
@@ -124,6 +127,23 @@ def take_over_in_child(parent: Parent, place: str) -> tuple[str, str]:
 
 def test_a_consumer_made_in_the_child_takes_over_as_any_other(start: Start, tmp_path: Path) -> None:
     assert start(take_over_in_child, str(tmp_path)).answer() == ("nothing was raised", "Fenced")
+
+
+def produce_anew_in_child(parent: Parent, place: str) -> tuple[str, list[bytes]]:
+    def work() -> None:
+        with pytest.raises(InvalidInput, match="make a Producer here"):
+            producer.produce(b"refused")
+        with Producer(place) as own:
+            own.produce(b"child's")
+
+    with Producer(place, ProducerConfig(flush_interval=NEVER)) as producer:
+        producer.produce(b"parent's")
+        raised = in_forked_child(work)
+    return raised, entries(open_store(place))
+
+
+def test_a_producer_made_in_the_child_works_as_any_other(start: Start, tmp_path: Path) -> None:
+    assert start(produce_anew_in_child, str(tmp_path)).answer() == ("nothing was raised", [b"child's", b"parent's"])
 
 
 class Remembering:

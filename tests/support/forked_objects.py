@@ -114,6 +114,8 @@ class Writing:
 
 def writing(place: Path) -> Writing:
     producer = Producer(place, ProducerConfig(flush_interval=NEVER))
+    producer.produce(b"flushed")
+    producer.flush()
     return Writing(producer, producer.produce(b"before"), place)
 
 
@@ -356,15 +358,20 @@ CASES: dict[str, Case] = {
         writing,
         refused={
             "produce": lambda item: item.producer.produce(b"x"),
+            "produce a list": lambda item: item.producer.produce([b"x"]),
+            "produce with a timeout": lambda item: item.producer.produce(b"x", timeout=1),
+            "produce_json": lambda item: item.producer.produce_json({}),
             "flush": lambda item: item.producer.flush(),
             "close": lambda item: item.producer.close(),
+            "with": lambda item: leave(item.producer),
             "result": lambda item: item.handle.result(),
+            "result with a timeout": lambda item: item.handle.result(1),
             "done": lambda item: item.handle.done(),
             "await": lambda item: asyncio.run(_await(item.handle)),
         },
         works={"show": lambda item: (repr(item.producer), repr(item.handle))},
         after=go_on_writing,
-        expected=[b"before", b"after"],
+        expected=[b"flushed", b"before", b"after"],
     ),
     "BufferSender": Case(
         lambda place: BufferSender(place),

@@ -11,24 +11,11 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from tests.support.processes import PATIENCE
-
-_LOOK_AGAIN = 0.05
-
-Answer = TypeVar("Answer")
-
-
-def until(ask: Callable[[], Answer | None], what: str, seconds: float = PATIENCE) -> Answer:
-    """What `ask` answers, as soon as that is something. It looks at other processes, which cannot ring a bell here."""
-    deadline = time.monotonic() + seconds
-    while (answer := ask()) is None:
-        assert time.monotonic() < deadline, f"{what} does not happen"
-        time.sleep(_LOOK_AGAIN)
-    return answer
+from tests.support.waiting import until
 
 
 def session_of(pid: int) -> int | None:

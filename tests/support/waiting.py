@@ -110,7 +110,15 @@ def wait_for_waiting_threads(count: int = 1) -> None:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Return when the condition is true, where there is no signal to wait for."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true"
-        time.sleep(0.001)
+    until(lambda: condition() or None, "the condition", look_again=0.001)
+
+
+def until(
+    ask: Callable[[], Answer | None], what: str, seconds: float = PATIENCE, *, look_again: float = 0.05
+) -> Answer:
+    """What `ask` answers, as soon as that is something: of the kernel, or of a process that cannot ring a bell here."""
+    deadline = time.monotonic() + seconds
+    while (answer := ask()) is None:
+        assert time.monotonic() < deadline, f"{what} does not happen"
+        time.sleep(look_again)
+    return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.engine.regulation.cgroup import SystemMemory
 from tests.support.processes import Parent, Start
+from tests.support.waiting import until
 
 MIB = 1 << 20
 HOST = 1024 * MIB
@@ -339,23 +339,18 @@ def groups() -> Iterator[Path]:
         outer.rmdir()
 
 
-def _settled(memory: SystemMemory, before: float) -> float:
-    """What is used, once the kernel has counted the page cache: it does that every two seconds."""
-    until = time.monotonic() + 30
-    while (share := memory.share()) >= before + 0.15 and time.monotonic() < until:
-        time.sleep(0.05)
-    return share
-
-
 def _live_in(parent: Parent, group: str, file: str) -> list[tuple[int, float]]:
     home = "/sys/fs/cgroup/memory/cgroup.procs"
     Path(group, "cgroup.procs").write_text(str(os.getpid()))
     try:
         memory = SystemMemory()
-        readings = [(memory.limit_bytes, memory.share())]
+        before = memory.share()
+        readings = [(memory.limit_bytes, before)]
         Path(file).write_bytes(bytes(MIB) * 32)
         Path(file).read_bytes()
-        readings.append((memory.limit_bytes, _settled(memory, readings[0][1])))
+        # The kernel counts the page cache every two seconds.
+        settled = until(lambda: share if (share := memory.share()) < before + 0.15 else None, "a share without it")
+        readings.append((memory.limit_bytes, settled))
         held = bytearray(os.urandom(MIB)) * 64
         readings.append((memory.limit_bytes, memory.share()))
         del held

@@ -48,7 +48,7 @@ from tests.metalog.catalog.events import (
     wait_until_applied,
 )
 from tests.metalog.reading import no_thread_is_left
-from tests.support.processes import PATIENCE, in_forked_child
+from tests.support.processes import PATIENCE
 from tests.support.waiting import A_WHILE, NEVER, Background
 
 
@@ -420,11 +420,6 @@ def test_a_catalog_that_is_dropped_leaves_no_thread(tmp_path: Path) -> None:
         catalog.assign([0])
         del catalog
         gc.collect()
-
-
-def test_a_forked_child_cannot_use_it() -> None:
-    with WatchedLog() as log, open_catalog(log) as catalog:
-        assert "InvalidInput" in in_forked_child(lambda: catalog.segments(TP))
 
 
 def test_wrong_settings_are_refused() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metalog import ObjectMetadataLog, PartitionStart
+from penstock.metalog import ObjectMetadataLog
 from penstock.storage import open_store
 from tests.metalog.object.publishers import PARTITIONS, Crowd, Follower, Place, read_ledgers
 from tests.metalog.object.stores import read_all
-from tests.support.processes import Start, in_forked_child
+from tests.support.processes import Start
 from tests.support.servers import BUCKET, S3Server
 
 
@@ -66,19 +66,3 @@ def test_all_readers_see_one_order_with_all_that_was_acknowledged(
         f"{len(reports) - len(acknowledged)} unknown, {sum(there.values()) - len(acknowledged)} there besides, "
         f"{kills} killed, {took:.1f} s"
     )
-
-
-def test_a_log_that_was_opened_before_a_fork_works_in_the_child(tmp_path: Path) -> None:
-    with ObjectMetadataLog(tmp_path / "log", 2) as log:
-        assert log.high_water_marks() == [0, 0]  # by threads that the child does not have
-
-        def work() -> None:
-            assert [log.publish(partition, b"the child's") for partition in (0, 1)] == [0, 0]
-            with log.subscribe([PartitionStart(0), PartitionStart(1)]) as records:
-                assert {next(records).partition for _ in range(2)} == {0, 1}
-            assert log.high_water_marks() == [1, 1]
-            log.close()
-
-        assert in_forked_child(work) == "nothing was raised"
-        assert log.publish(0, b"the parent's") == 1
-        assert log.high_water_marks() == [2, 1]

@@ -20,8 +20,9 @@ import pytest
 from penstock import Producer
 from penstock.buffer import Manifest
 from penstock.storage import open_store
-from tests.support.process_sessions import Session, until
+from tests.support.process_sessions import Session
 from tests.support.spark_session import skip_without_java
+from tests.support.waiting import until
 
 pytest.importorskip("pyspark")
 
