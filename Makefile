@@ -20,6 +20,9 @@ $(READY): pyproject.toml constraints.txt scripts/setup
 demo: $(READY) ## run Penstock end to end on this machine
 	@$(BIN)/penstock demo
 
+# Tests start hundreds of Python processes; without bytecode on disk each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY) ## run the tests, but for those that take long
