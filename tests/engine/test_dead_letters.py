@@ -245,6 +245,11 @@ def test_a_letter_is_of_a_record() -> None:
     assert letter == DeadLetter(b"v", "why", b"k", (("h", b"1"),), "recv")
 
 
+def test_a_reason_can_be_written_as_utf_8_whatever_bytes_it_was_made_of() -> None:
+    letter = DeadLetter(b"\xff", "no text: " + b"\xff".decode("utf-8", "surrogateescape"), stage="\ud800")
+    assert (letter.reason, letter.stage) == ("no text: \\udcff", "\\ud800")
+
+
 @pytest.mark.parametrize(
     "create",
     [

@@ -35,6 +35,9 @@ class DeadLetter:
             if not isinstance(getattr(self, field), str):
                 kind = type(getattr(self, field)).__name__
                 raise InvalidInput(f"a dead letter's {field} must be a str, not {kind}")
+            # A lone surrogate has no UTF-8, and would fail the table that the letter goes to, each time anew.
+            text = getattr(self, field).encode("utf-8", "backslashreplace").decode()
+            object.__setattr__(self, field, text)
 
     @classmethod
     def of(cls, record: Record, reason: str, stage: str = "process") -> DeadLetter:
