@@ -261,6 +261,7 @@ def test_a_reason_can_be_written_as_utf_8_whatever_bytes_it_was_made_of() -> Non
         lambda: DlqPolicy.route("somewhere"),  # type: ignore[arg-type]
         lambda: DlqPolicy.route(None),  # type: ignore[arg-type]
         lambda: DlqPolicy("foo"),
+        lambda: DlqPolicy([]),  # type: ignore[arg-type]
         lambda: DlqPolicy("route"),
         lambda: DlqPolicy("reject", print),
     ],

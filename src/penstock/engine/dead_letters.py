@@ -56,7 +56,7 @@ class DlqPolicy:
     send: Route | None = None
 
     def __post_init__(self) -> None:
-        if self.name not in {"reject", "route", "discard"} or (self.name == "route") != callable(self.send):
+        if self.name not in ("reject", "route", "discard") or (self.name == "route") != callable(self.send):
             raise InvalidInput("a policy is one of DlqPolicy.reject(), .route(fn) or .discard()")
 
     @classmethod

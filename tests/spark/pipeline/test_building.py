@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.errors import InvalidInput
-from penstock.spark import Pipeline
+from penstock.spark import Pipeline, register
 from penstock.spark.pipeline.triggers import spark_trigger
 
 Build = Callable[[Pipeline], object]
@@ -107,6 +107,8 @@ def test_a_wrong_read_option_is_refused_at_once(options: dict[str, object], prob
 def test_options_are_a_dict(build: Callable[[Any], object]) -> None:
     with pytest.raises(InvalidInput, match="options must be a dict, not list"):
         build([("region", "here")])
+    with pytest.raises(InvalidInput, match="options must have text for names, not 1"):
+        build({1: "here"})
 
 
 # Steps
@@ -153,9 +155,11 @@ def test_parse_takes_a_schema_of_sparks() -> None:
         (lambda it: it.to(same).to_buffer("/data/out"), r"one sink, and this one has to\(same\) already"),
         (lambda it: it.to_parquet("/data/table", partition_by="event"), "partition_by must be a list of column names"),
         (lambda it: it.to_parquet("/data/table", partition_by=[1]), "partition_by must be a list of column names"),
+        (lambda it: it.to_parquet("/data/table", partition_by=1), "partition_by must be a list of column names"),
         (lambda it: it.to_buffer("/data/events"), "to_buffer is the pipeline's own source, /data/events"),
         (lambda it: it.to_buffer("/data/x/../events"), "to_buffer is the pipeline's own source"),
         (lambda it: it.to(same).run("local[*]"), "run takes a SparkSession, not str"),
+        (register, "register takes a SparkSession, not Pipeline"),
     ],
 )
 def test_a_step_that_cannot_be_right_is_refused_by_its_call(build: Build, problem: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -215,7 +215,8 @@ def _schema(schema: object) -> str | StructType:
 
 
 def _names(names: Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names or ()):
+    is_list = names is None or (isinstance(names, Iterable) and not isinstance(names, str))
+    if not is_list or not all(isinstance(name, str) for name in names or ()):
         raise InvalidInput(f"partition_by must be a list of column names, not {names!r}")
     return tuple(names or ())
 
@@ -223,6 +224,9 @@ def _names(names: Sequence[str] | None) -> tuple[str, ...]:
 def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
     if not isinstance(options, Mapping | None):
         raise InvalidInput(f"options must be a dict, not {type(options).__name__}")
+    wrong = next((name for name in options or () if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise InvalidInput(f"options must have text for names, not {wrong!r}")
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (options or {}).items()
     }

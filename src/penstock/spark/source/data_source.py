@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.engine import ByteBudgetConfig
+from penstock.errors import InvalidInput
 from penstock.spark.source.admission import BUDGET
 from penstock.spark.source.batch_reader import BufferReader
 from penstock.spark.source.options import ReadOptions
@@ -81,6 +82,8 @@ def register(spark: SparkSession) -> None:
 
     Raises `InvalidInput` for what is no session.
     """
+    if not isinstance(spark, SparkSession):
+        raise InvalidInput(f"register takes a SparkSession, not {type(spark).__name__}")
     spark.dataSource.register(known_to(spark, PenstockDataSource))
 
 
