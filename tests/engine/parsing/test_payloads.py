@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pytest
 from penstock.engine import ParseFormat, parse_as
 from penstock.engine.parsing.parse_errors import ParseError
 from penstock.engine.parsing.parser import parse_inferred, parse_objects
+from penstock.errors import InvalidInput
 from tests.engine.parsing.models import column, inferred, typed, verify
 
 GOOD = b'{"id": 1}'
@@ -277,5 +278,13 @@ def test_a_slice_is_read_and_not_what_is_around_it() -> None:
 
 
 def test_a_null_payload_is_an_error() -> None:
-    parsed = parse_as(pa.array([b'{"id": 1}', None], pa.binary()), EVENTS)
-    assert [error.index for error in parsed.errors] == [1]
+    values = pa.array([b'{"id": 1}', None], pa.binary())
+    for parsed in (parse_as(values, EVENTS), parse_inferred(values), parse_objects(values)):
+        assert [error.index for error in parsed.errors] == [1]
+
+
+def test_a_format_may_be_its_name_and_another_is_refused() -> None:
+    values: pa.Array[Any] = pa.array([GOOD], pa.binary())
+    assert parse_as(values, EVENTS, cast("Any", "json")).batch.num_rows == 1
+    with pytest.raises(InvalidInput, match="form must be one of json, msgpack, not 'xml'"):
+        parse_as(values, EVENTS, cast("Any", "xml"))

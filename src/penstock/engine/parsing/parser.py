@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from penstock.core import as_word
 from penstock.engine.parsing.arrow_json import can_read, read_piece
 from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
 from penstock.engine.parsing.json_payloads import JsonPayloads
@@ -76,7 +77,7 @@ def parse_as(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat = Parse
     ([{'id': 1}], "parse error: the field 'id' is a string here, and the column is int64")
     """
     _check_fields(tuple(schema), "", _PARSED_INTO | {pa.null()})
-    return _parse(values, schema, form, None)
+    return _parse(*_checked(values, form), schema, None)
 
 
 def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> pa.Schema:
@@ -99,9 +100,10 @@ def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) 
     What `parse_as` makes of them, but that every member must have a column: a payload with a field more than a block
     may have is an error, and so is one of which nothing could be learned.
     """
+    values, form = _checked(values, form)
     kinds = ColumnKinds(max_fields(len(values), bytes_of(values)))
     _learn(kinds, values.slice(0, _ROWS_TO_LEARN_FROM), form)
-    return _parse(values, kinds.schema, form, kinds)
+    return _parse(values, form, kinds.schema, kinds)
 
 
 def _learn(kinds: ColumnKinds, values: pa.Array[Any], form: ParseFormat) -> None:
@@ -118,6 +120,7 @@ def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -
     >>> parsed.objects, [error.index for error in parsed.errors]
     ([{'id': 1}], [1])
     """
+    values, form = _checked(values, form)
     objects: list[dict[str, Any]] = []
     bad: dict[int, str] = {}
     for start in range(0, len(values), ROWS_PER_GROUP):
@@ -147,10 +150,13 @@ def batch_without_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(cast("pa.StructArray", nothing))
 
 
-def _parse(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat, kinds: ColumnKinds | None) -> ParsedColumns:
+def _checked(values: pa.Array[Any], form: str) -> tuple[pa.Array[Any], ParseFormat]:
+    """The payloads, of which null is one without bytes, and the format. Raises `InvalidInput` for no format."""
+    return values.fill_null(b"") if values.null_count else values, as_word("form", ParseFormat, form)
+
+
+def _parse(values: pa.Array[Any], form: ParseFormat, schema: pa.Schema, kinds: ColumnKinds | None) -> ParsedColumns:
     """With the kinds that the schema was inferred from, the columns are those of the schema that they grow to."""
-    if values.null_count:
-        values = values.fill_null(b"")
     block = _BlockReader(values, form, tuple(schema), kinds)
     pieces = block.read()
     bad = {row: why for piece in pieces for row, why in piece.bad.items()}
