@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import FrameType
 
 import pytest
 
@@ -170,20 +173,35 @@ def test_a_future_ends_when_its_part_is_written_and_can_be_cancelled_until_then(
 
 
 FILES = (group_commit.__file__, waiting.__file__)
+START = threading.Thread.start.__code__  # of the helper's thread: it waits there, so an interrupt is likely
+
+
+def interrupted(number: int, event: str) -> Interrupts:
+    def is_place(frame: FrameType, what: str) -> bool:
+        return what == event and (frame.f_code.co_filename in FILES or frame.f_code is START)
+
+    return Interrupts(number, (*FILES, START.co_filename).__contains__, is_place)
 
 
 @pytest.mark.parametrize("event", ["call", "return"])
 @pytest.mark.parametrize("fails", [False, True], ids=["a write that succeeds", "a write that fails"])
 def test_an_interrupt_anywhere_in_a_leader_holds_up_no_call(event: str, fails: bool) -> None:
-    """One call is under way, the second leads for three that share a write, and is interrupted; the last is behind."""
+    """One call is under way, the second leads for three that share a write, and is interrupted; the others are behind.
+
+    One of the three, and the one that leads after them, are coroutines'.
+    """
     for number in itertools.count():
         writes = Writes(max_bytes=3)
-        interrupts = Interrupts(number, FILES.__contains__, lambda _, what: what == event)
+        interrupts = interrupted(number, event)
         leader = writes.begin()
         led = Background(lambda: interrupts.during(lambda: ended_well(writes.commits, Item("0"))))  # noqa: B023
         wait_until(lambda: waiting_threads() == 1 or led.has_ended_within(0))  # noqa: B023
-        others = [Background(lambda at=at: ended_well(writes.commits, Item(str(at)))) for at in range(1, 4)]  # type: ignore[misc]  # noqa: B023
-        wait_until(lambda: waiting_threads() >= 3 + (not led.has_ended_within(0)))  # noqa: B023
+        others: list[Background[bool]] = []
+        futures: list[Future[None]] = []
+        for names in ("1", "23"):
+            futures.append(writes.commits.commit_later(Item(f"later {names}")))
+            others += [Background(lambda name=name: ended_well(writes.commits, Item(name))) for name in names]  # type: ignore[misc]  # noqa: B023
+            wait_until(lambda: waiting_threads() >= len(others) + (not led.has_ended_within(0)))  # noqa: B023
 
         def refuse(group: Sequence[Item]) -> None:
             if group[0].name == "0":
@@ -195,14 +213,32 @@ def test_an_interrupt_anywhere_in_a_leader_holds_up_no_call(event: str, fails: b
         led.result()
         for call in others:
             assert call.has_ended_within(PATIENCE), f"a call waits for ever after the interrupt {number}"
+        errors = [future.exception(PATIENCE) for future in futures]
         writes.call("next").result()
         Background(writes.commits.close).result()
-        names = list(itertools.chain.from_iterable(writes.groups))
-        assert len(names) == len(set(names))
+        written = list(itertools.chain.from_iterable(writes.groups))
+        assert len(written) == len(set(written))
         for at, call in enumerate(others, 1):
-            assert call.result() <= (str(at) in names)
+            assert call.result() <= (str(at) in written)
+        for name, error in zip(("later 1", "later 23"), errors, strict=True):
+            assert (error is None) <= (name in written)
         if not interrupts.came:
             assert number > 10
+            return
+
+
+@pytest.mark.parametrize("event", ["call", "return"])
+def test_an_interrupt_anywhere_in_a_coroutines_call_holds_up_no_other(event: str) -> None:
+    for number in itertools.count():
+        writes = Writes()
+        interrupts = interrupted(number, event)
+        interrupts.during(lambda: writes.commits.commit_later(Item("later")).result(PATIENCE))  # noqa: B023
+        writes.call("next").result()
+        Background(writes.commits.close).result()
+        written = list(itertools.chain.from_iterable(writes.groups))
+        assert len(written) == len(set(written))
+        if not interrupts.came:
+            assert number > 3
             return
 
 

@@ -36,6 +36,12 @@ class Work:
         self.is_over = False
         self.has_left = False
 
+    def begin(self) -> bool:
+        """Return whether it is still to be written: a coroutine may have cancelled it. Twice does no harm."""
+        if self.future is None or self.future.running():  # running: the leader that began it was interrupted
+            return True
+        return not self.future.cancelled() and self.future.set_running_or_notify_cancel()
+
     def finish(self, error: Exception | None) -> None:
         """End the wait for it, with an error if there is one. To do it twice does no harm."""
         self.error = self.error or (error and _own_copy(error))
@@ -107,10 +113,17 @@ class GroupCommit(Generic[_Item]):
     def commit_later(self, work: _Item) -> Future[None]:
         """Return at once, with a future that ends when it is written. It can be cancelled until its write begins."""
         work.future = Future()
-        with self._mutex:
-            self._check_open()
-            self._line.append(work)
-            self._choose_leader()
+        try:
+            with self._mutex:
+                self._check_open()
+                self._line.append(work)
+                self._choose_leader()
+        except BaseException:
+            work.future.cancel()  # unless a leader has begun it
+            with self._mutex:
+                if self._leader is not None:
+                    self._wake(self._leader)  # an interrupt may have come before it was woken
+            raise
         return work.future
 
     def close(self) -> None:
@@ -160,7 +173,7 @@ class GroupCommit(Generic[_Item]):
             with self._mutex:
                 while self._line and (not self._group or size + self._line[0].size_bytes <= self._max_bytes):
                     work = self._line[0]
-                    if work.future is None or work.future.set_running_or_notify_cancel():  # else it was cancelled
+                    if work.begin():
                         work.is_begun = True
                         self._group.append(work)
                         size += work.size_bytes
