@@ -242,6 +242,27 @@ def test_an_interrupt_anywhere_in_a_coroutines_call_holds_up_no_other(event: str
             return
 
 
+def test_of_two_helper_threads_one_writes() -> None:
+    """An interrupt while the helper's thread is started: the leader does not know of it, and starts another."""
+    writes = Writes()
+    interrupts = Interrupts(0, START.co_filename.__eq__, lambda frame, what: what == "return" and frame.f_code is START)
+    led = Background(lambda: interrupts.during(lambda: writes.commits.commit(Item("first"))))
+    writes.first.wait_for_arrival()
+    future = writes.commits.commit_later(Item("later"))
+    gate = Gate()
+    writes.before = lambda group: gate() if group[0].name == "later" else None
+    writes.first.open()
+    led.result()
+    assert interrupts.came
+    gate.wait_for_arrival()
+    second = Background(gate.wait_for_arrival)
+    assert not second.has_ended_within(A_WHILE)
+    gate.open()
+    future.result(PATIENCE)
+    writes.commits.close()
+    assert writes.groups == [["first"], ["later"]]
+
+
 def ended_well(commits: GroupCommit[Item], item: Item) -> bool:
     try:
         commits.commit(item)

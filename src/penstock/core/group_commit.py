@@ -86,6 +86,7 @@ class GroupCommit(Generic[_Item]):
         self._is_closed = False
         self._when_idle: Latch | None = None
         self._helper = ThreadPoolExecutor(1, "penstock-group-commit")  # it starts its thread for the first coroutine
+        self._helping = threading.Lock()  # an interrupt while its thread is started can lead to a second one
 
     def commit(self, work: _Item) -> None:
         """Return when it is written. Raises what went wrong with it, and `Closed` after `close`.
@@ -213,12 +214,13 @@ class GroupCommit(Generic[_Item]):
                 leader.finish(StorageError("no thread could be started to write with: nothing was written"))
 
     def _lead_for_coroutine(self, work: _Item) -> None:
-        if self._leader is not work:
-            return
-        try:
-            self._lead()
-        finally:
-            self._leave(work)
+        with self._helping:
+            if self._leader is not work:
+                return
+            try:
+                self._lead()
+            finally:
+                self._leave(work)
 
 
 def _own_copy(error: Exception) -> Exception:
