@@ -49,6 +49,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a list with a dict": lambda: [{"a": 1}],
     "text that is no UTF-8": lambda: "\ud800",
     "a list with text that is no UTF-8": lambda: ["good", "\ud800"],
+    "bytes and text that is no UTF-8": lambda: [b"good", "\ud800"],
 }
 
 

@@ -104,7 +104,7 @@ def _listed(entries: object) -> Input:
             batch = values_to_arrow(listed)
             return Input(batch, len(listed), bytes_of(batch.column(0)), _COLUMNS_OVERHEAD_BYTES)
         payloads = msgspec.convert(listed, list[bytes], builtin_types=_PAYLOAD_TYPES)
-    except (InvalidInput, msgspec.ValidationError):  # text or records are among them, or what is no entry
+    except (InvalidInput, msgspec.ValidationError, UnicodeEncodeError):  # there is text, a record, or no entry
         checked = [_as_entry(entry) for entry in listed]
         return Input(records_to_arrow(checked), len(checked), sum(map(_size, checked)), _COLUMNS_OVERHEAD_BYTES)
     return Input(payloads, len(payloads), sum(map(len, payloads)), ENTRY_OVERHEAD_BYTES * len(payloads))
