@@ -109,7 +109,7 @@ def test_a_file_url_with_a_query_or_a_fragment_is_refused(tmp_path: Path, tail: 
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("where", ["", "file://", "a\0b", "file:///a%00b"], ids=ascii)
+@pytest.mark.parametrize("where", ["", "file://", "a\0b", "file:///a%00b", "a\ud800b"], ids=ascii)
 def test_no_path_at_all_and_a_path_with_nul_are_refused(where: str) -> None:
     with pytest.raises(InvalidInput, match="no place for a store"):
         open_store(where)

@@ -72,7 +72,7 @@ def local_path(where: str | os.PathLike[str]) -> str:
         path = _file_path(where)
     else:
         path = "" if "://" in where else _bare_path(where)
-    if not path or "\0" in path:
+    if not _is_local_path(path):
         raise InvalidInput(f"{where!r} is no place on this host's disk: it takes a path, or a file:// URL")
     return os.path.abspath(os.path.expanduser(path))
 
@@ -92,7 +92,7 @@ def check_path_in(store: ObjectStore, path: str) -> None:
 
 
 def _open_local(path: str, options: Mapping[str, object]) -> LocalStore:
-    if not path or "\0" in path:
+    if not _is_local_path(path):
         raise InvalidInput(f"{path!r} is no place for a store: {_SCHEMES}")
     _refuse_unknown(options, ("sync", "mode"))
     mode = as_permissions(options.get("mode", DEFAULT_PERMISSIONS.file_mode)).file_mode
@@ -113,6 +113,14 @@ def _open_cloud(scheme: str, rest: str, options: Mapping[str, object]) -> Object
             "better given in the environment or as options"
         )
     return CloudStore(scheme, bucket, check_prefix(prefix), options)
+
+
+def _is_local_path(path: str) -> bool:
+    """Whether the system can have a file of this name: not with a NUL, nor with what cannot be encoded."""
+    try:
+        return bool(path) and "\0" not in path and bool(os.fsencode(path))
+    except UnicodeEncodeError:
+        return False
 
 
 def _bare_path(where: str) -> str:
