@@ -243,10 +243,11 @@ def test_a_snapshot_that_cannot_be_written_is_tried_again(tmp_path: Path) -> Non
     assert [one.name for one in tmp_path.iterdir()] == ["0.snapshot"]
 
 
-def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file", "a\0b", "a\ud800b"], ids=ascii)
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="snapshot directory"):
-        open_catalog(WatchedLog(), tmp_path / "file")
+        open_catalog(WatchedLog(), tmp_path / name)
 
 
 def test_many_events_are_written_in_pieces(tmp_path: Path) -> None:

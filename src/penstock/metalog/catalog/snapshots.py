@@ -57,8 +57,8 @@ class SnapshotFiles:
         try:
             os.makedirs(self._directory, exist_ok=True)
             names = os.listdir(self._directory)
-        except OSError as error:
-            raise StorageError(f"the snapshot directory {self._directory} cannot be used: {error}") from error
+        except (OSError, ValueError) as error:  # ValueError: no file can have that name
+            raise StorageError(f"the snapshot directory {self._directory!r} cannot be used: {error}") from error
         for name in names:
             if ".snapshot." in name and name.endswith(_TEMPORARY):
                 self._remove(os.path.join(self._directory, name))
