@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from typing import Any
 
 import pytest
 
 from penstock.buffer import ConsumedBatch, Consumer
-from penstock.errors import Closed, OutOfOrderAck, StorageError
+from penstock.errors import Closed, InvalidInput, OutOfOrderAck, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.edited_manifests import dequeued
 from tests.buffer.consumer.intercepted_store import InterceptedStore
@@ -90,6 +92,12 @@ def test_a_batch_that_is_acked_twice_is_out_of_order(memory: ObjectStore) -> Non
 def test_following_yields_what_is_there_first(store: ObjectStore) -> None:
     fill(store, [b"a"], [b"b"])
     assert sequences(consume(store).follow(timeout=0)) == [0, 1]
+
+
+@pytest.mark.parametrize("timeout", [math.nan, -1, "1"])
+def test_following_for_what_is_no_length_of_time_is_refused(memory: ObjectStore, timeout: Any) -> None:
+    with pytest.raises(InvalidInput, match="timeout must be a number of seconds, 0 or more"):
+        next(consume(memory).follow(timeout))
 
 
 def test_following_without_a_timeout_reads_once(memory: ObjectStore) -> None:

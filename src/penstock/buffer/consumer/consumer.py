@@ -17,7 +17,7 @@ from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
 from penstock.buffer.measures import Measures, label_of
-from penstock.core import Closing, check_config, check_whole, get_logger
+from penstock.core import Closing, check_config, check_seconds, check_whole, get_logger
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
 
@@ -265,6 +265,8 @@ class Consumer(Closing):
 
     def follow(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Yield batches as they come. Ends when none came for `timeout` seconds (None: never), or after `close`."""
+        if timeout is not None and timeout != float("inf"):
+            check_seconds("timeout", timeout, zero=True)
         until = self._until(timeout)
         pause = _FIRST_POLL_SECONDS
         while not self._closed.is_set():
