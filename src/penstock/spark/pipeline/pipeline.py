@@ -214,19 +214,21 @@ def _schema(schema: object) -> str | StructType:
     return schema
 
 
-def _names(names: Sequence[str] | None) -> tuple[str, ...]:
-    is_list = names is None or (isinstance(names, Iterable) and not isinstance(names, str))
-    if not is_list or not all(isinstance(name, str) for name in names or ()):
+def _names(names: object) -> tuple[str, ...]:
+    if names is None:
+        return ()
+    columns = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
+    if not all(isinstance(name, str) for name in columns):
         raise InvalidInput(f"partition_by must be a list of column names, not {names!r}")
-    return tuple(names or ())
+    return columns
 
 
-def _texts(options: Mapping[str, object] | None) -> dict[str, str]:
-    if not isinstance(options, Mapping | None):
+def _texts(options: object) -> dict[str, str]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
         raise InvalidInput(f"options must be a dict, not {type(options).__name__}")
-    wrong = next((name for name in options or () if not isinstance(name, str)), None)
+    wrong = next((name for name in options if not isinstance(name, str)), None)
     if wrong is not None:
         raise InvalidInput(f"options must have text for names, not {wrong!r}")
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (options or {}).items()
-    }
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
