@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,9 +20,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from penstock import metrics
 from tests.support import manifests, servers
 from tests.support.processes import Child, Start
+from tests.support.repository import ROOT
 from tests.support.servers import BUCKET, AzureServer, S3Server
-
-_SPARK = "tests/spark/"
 
 # Every JVM that a test starts reads this, be it the driver's of a command. It lives for seconds: it need not be
 # compiled for days.
@@ -43,20 +44,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those with Spark first: they take the longest, one after the other."""
-    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
+    """Those of the one Spark session first: one after the other they take the longest."""
+    items.sort(key=lambda item: not _shares_spark(_file_of(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker runs all tests of Spark, in one session; the others run the rest beside it, file by file."""
+    """One worker runs all tests that share a Spark session; the others run the rest beside it, file by file."""
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     class OneSession(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+            file = _file_of(nodeid)
+            return "spark" if _shares_spark(file) else file
 
     return OneSession(config, log)
+
+
+def _file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+@functools.cache
+def _shares_spark(file: str) -> bool:
+    """Whether tests of a file ask for the session."""
+    return file.startswith("tests/spark/") and bool(re.search(r"\b(spark|session): Any", (ROOT / file).read_text()))
 
 
 @pytest.fixture(scope="session")
