@@ -304,6 +304,20 @@ def test_later_blocks_may_have_more_columns(layout: Place) -> None:
     assert layout.rows() == [(1, "a", [(1, None)], None), (2, "b", [(2, "z")], 0.5)]
 
 
+def test_the_type_of_a_column_stays_though_blocks_between_do_not_have_it(layout: Place) -> None:
+    for number, schema in enumerate(("event string", "event string, id bigint", "event string")):
+        values = ("a", 1)[: len(schema.split(","))]
+        assert layout.open().stage(rows(layout.spark, values, schema=schema), block(number)).commit()
+    for schema, problem in (
+        ("event string, id string", "'id' is bigint"),
+        ("event string, ID bigint", "a column 'id'"),
+    ):
+        with pytest.raises(InvalidInput, match=problem):
+            layout.open().check(layout.spark.createDataFrame([], schema).schema)
+    layout.open().check(layout.spark.createDataFrame([], "event string, id bigint, more int").schema)
+    assert layout.read().count() == 3
+
+
 def test_a_column_of_two_types_is_named(layout: Place) -> None:
     texts = rows(layout.spark, ("x", "a"), schema="id string, event string")
     other = layout.open()

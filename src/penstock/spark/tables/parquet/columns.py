@@ -35,8 +35,8 @@ def check_partition_by(partition_by: Sequence[str]) -> tuple[str, ...]:
     return tuple(partition_by)
 
 
-def check_columns(schema: StructType, partition_by: Sequence[str], committed: BlockCommit | None, url: str) -> None:
-    """Refuse columns that a table cannot take, alone or beside those of a block that is committed.
+def check_columns(schema: StructType, partition_by: Sequence[str], committed: Iterable[BlockCommit], url: str) -> None:
+    """Refuse columns that a table cannot take, alone or beside those of blocks that are committed.
 
     Raises `InvalidInput` naming the column.
     """
@@ -54,8 +54,17 @@ def check_columns(schema: StructType, partition_by: Sequence[str], committed: Bl
             )
     if len(partition_by) == len(names):
         raise InvalidInput("partition_by names every column of the block, and files need at least one more")
-    if committed is not None:
-        _check_fits(committed, schema, partition_by, url)
+    for one in committed:
+        _check_fits(one, schema, partition_by, url)
+
+
+def has_columns(committed: BlockCommit, schema: StructType) -> bool:
+    """Whether a block has all of these columns, with their types."""
+    columns = nullable_columns(committed.columns())
+    try:
+        return _merge_fields(columns, schema, "") == columns
+    except _Differs:
+        return False
 
 
 def _check_fits(committed: BlockCommit, schema: StructType, partition_by: Sequence[str], url: str) -> None:

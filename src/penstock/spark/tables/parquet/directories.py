@@ -124,7 +124,7 @@ class DirectoryBlocks:
         """The block's directory."""
         return f"{self.root}/{BLOCK}={block.name}"
 
-    def any_commit(self) -> BlockCommit | None:
+    def last_commit(self) -> BlockCommit | None:
         """The commit of the block whose name is last."""
         places = self._places()
         return self._read_commit(places[-1]) if places else None

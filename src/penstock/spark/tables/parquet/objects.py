@@ -122,10 +122,10 @@ class ObjectBlocks:
         """The URL of the commit object."""
         return f"{self.url}/{_commit_path(block)}"
 
-    def any_commit(self) -> BlockCommit | None:
-        """The commit object that is listed first."""
-        first = next(iter(self._store.list_objects(_COMMITS)), None)
-        return None if first is None else self._read_commit(first.path)
+    def last_commit(self) -> BlockCommit | None:
+        """The commit object whose name is last."""
+        last = max((found.path for found in self._store.list_objects(_COMMITS)), default=None)
+        return None if last is None else self._read_commit(last)
 
     def commits(self) -> list[BlockCommit]:
         """The commits of all blocks."""

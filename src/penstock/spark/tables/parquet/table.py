@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from penstock.core import get_logger
 from penstock.errors import CorruptData, InvalidInput, OutcomeUnknown, StorageError
 from penstock.spark.tables.contract import BlockId, Sink
-from penstock.spark.tables.parquet.columns import check_columns, check_partition_by, merged_columns
+from penstock.spark.tables.parquet.columns import check_columns, check_partition_by, has_columns, merged_columns
 from penstock.spark.tables.parquet.commits import BlockCommit
 from penstock.spark.tables.parquet.directories import DirectoryBlocks, LocalFiles
 from penstock.spark.tables.parquet.hadoop_files import HadoopFiles
@@ -106,9 +106,12 @@ class ParquetTable(Sink):
         return None if found is None else found.rows
 
     def check(self, schema: StructType) -> None:
-        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those of a block it has."""
+        """Raise `InvalidInput` for columns that the table cannot take, alone or beside those of the blocks it has."""
         if self._checked != schema:
-            check_columns(schema, self._partition_by, self.blocks.any_commit(), self.url)
+            last = self.blocks.last_commit()
+            # A block that has all these columns fits all others of the table; otherwise one of those may have them.
+            committed = [] if last is None else [last] if has_columns(last, schema) else self.blocks.commits()
+            check_columns(schema, self._partition_by, committed, self.url)
             self._checked = schema
 
     def stage(self, rows: DataFrame, block: BlockId) -> StagedFiles:
@@ -229,8 +232,8 @@ class Blocks(Protocol):
         """What an operator removes so that the block is not there."""
         ...
 
-    def any_commit(self) -> BlockCommit | None:
-        """The commit of some block; None if there is none."""
+    def last_commit(self) -> BlockCommit | None:
+        """The commit of the block whose name is last; None if there is none."""
         ...
 
     def commits(self) -> list[BlockCommit]:
