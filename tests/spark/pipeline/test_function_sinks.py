@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock import Producer
-from penstock.errors import SinkFailed
+from penstock.errors import EngineError, SinkFailed
 from penstock.spark.tables.contract import BlockId
 from penstock.spark.tables.function import FunctionSink
 from tests.support.pipeline_places import Places
@@ -63,6 +64,14 @@ def test_a_future_that_failed_is_raised() -> None:
 
 def unwritten(rows: Any, _block: str) -> Any:
     return rows.select("value")
+
+
+def test_a_sink_that_exits_ends_the_run_with_an_error(spark: Any, tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    places.put([b"one"])
+    with pytest.raises(EngineError, match="a block ended with SystemExit: 3"):
+        places.pipeline().to(lambda *_: sys.exit(3)).run(spark, "available_now")
+    assert places.queued() == [0]
 
 
 @pytest.mark.slow

@@ -213,9 +213,13 @@ class PipelineRun:
         """What the query calls for each block, in a thread of Spark's."""
         try:
             self._writer.write(df, batch, self._control.read_block())
-        except BaseException as error:
+        except Exception as error:
             self._failure = error
             raise
+        except BaseException as error:
+            # Spark's bridge to Python answers with exceptions only: after a SystemExit the query would wait forever.
+            self._failure = EngineError(f"a block ended with {type(error).__name__}: {error}. Nothing of it is acked")
+            raise self._failure from error
 
 
 class Stopping:
