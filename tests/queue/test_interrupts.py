@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -16,6 +17,7 @@ import penstock.queue
 from penstock import DurableEventQueue, EventQueue
 from penstock.core import group_commit, waiting
 from penstock.errors import BackpressureTimeout, StorageError
+from penstock.queue import database
 from tests.support.interrupts import Interrupts
 from tests.support.queue_folder import Place
 from tests.support.waiting import Background, wait_for_waiting_threads
@@ -84,6 +86,23 @@ def test_a_queue_goes_on_wherever_it_was_interrupted(place: Place, name: str) ->
         assert [event.id for event in iter(queue.pop, None)] == there
         Background(queue.close).result()
         if not interrupts.came:
+            assert number > 0
+            return
+
+
+@pytest.mark.slow
+def test_a_queue_whose_close_was_interrupted_is_closed_by_the_next_and_can_be_opened_again(tmp_path: Path) -> None:
+    for number in itertools.count():
+        path = tmp_path / str(number)
+        queue = DurableEventQueue(path)
+        queue.push(b"event")
+        files = (database.__file__, contextlib.__file__)
+        interrupts = Interrupts(number, files.__contains__, lambda _, event: event == "call")
+        error = interrupts.during(queue.close)  # kept, with the frames that it came through
+        Background(queue.close).result()
+        with DurableEventQueue(path) as again:
+            assert [event.event for event in again.iterate()] == [b"event"]
+        if error is None:
             assert number > 0
             return
 

@@ -100,9 +100,9 @@ class _Handles:
         """
         try:
             self.events.cancel_all_background(True)
-            for one in (self.times, self.events):
+            for name in ("times", "events"):  # by name: the traceback of an interrupt would keep a variable
                 with suppress(Exception):  # that it could not write files
-                    one.close()
+                    getattr(self, name).close()
         finally:
             del self.times, self.times_family, self.totals, self.events
 
@@ -396,9 +396,13 @@ class Database:
         return whole.totals.next_id if first is None else first
 
     def _release(self) -> None:
-        handles, self._handles = self._handles, None
-        if handles is not None:
-            handles.release()
+        try:
+            if self._handles is not None:
+                self._handles.release()
+        finally:
+            if self._handles is not None and hasattr(self._handles, "events"):
+                self._handles.release()  # an interrupt came before it had begun
+            self._handles = None
 
     def _walk(self, family: str, look: Callable[[RdictIter], Answer]) -> Answer:
         """Use an iterator in one call. Raises what stopped it, if that was not the end."""
