@@ -31,9 +31,11 @@ from penstock.errors import (
     Fenced,
     ProcessFailed,
     SinkFailed,
+    StorageError,
 )
 from penstock.spark import Pipeline
 from penstock.spark.pipeline.run import Summary
+from penstock.spark.tables.parquet.table import StagedFiles
 from tests.support.pipeline_places import Places, read
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]  # workers lack the module
@@ -419,6 +421,10 @@ class Unrouted:
     out: list[bytes]
 
 
+def not_discarded(_staged: StagedFiles) -> None:
+    raise StorageError("the disk is gone")
+
+
 @pytest.fixture(scope="module")
 def unrouted(spark: Any, new_places: Callable[[str], Places]) -> Unrouted:
     places = new_places("unrouted")
@@ -430,12 +436,16 @@ def unrouted(spark: Any, new_places: Callable[[str], Places]) -> Unrouted:
         errors.append(tried(lambda: pipeline.run(spark, "available_now")))  # noqa: B023  it is called at once
         queued.append(places.queued())
     tables = [str(path) for path in places.root.rglob("*.parquet")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StagedFiles, "discard", not_discarded)
+        errors.append(tried(lambda: parsed.to_parquet(places.root / "other").run(spark, "available_now")))
+        queued.append(places.queued())
     skipping = places.pipeline().parse("json", "id bigint", on_error="skip").to_buffer(places.root / "out")
     skipped = skipping.run(spark, "available_now")
     return Unrouted(places, errors, queued, sunk, tables, skipped, [one.value for one in peek(places.root / "out", 10)])
 
 
-@pytest.mark.parametrize("sink", [0, 1], ids=["table", "function"])
+@pytest.mark.parametrize("sink", [0, 1, 2], ids=["table", "function", "table that cannot discard"])
 def test_a_dead_letter_without_a_place_fails_the_run_and_names_the_first_reasons(unrouted: Unrouted, sink: int) -> None:
     error = unrouted.errors[sink]
     assert isinstance(error, DeadLettersUnrouted)
@@ -444,7 +454,7 @@ def test_a_dead_letter_without_a_place_fails_the_run_and_names_the_first_reasons
 
 
 def test_a_block_with_such_a_letter_is_neither_acked_nor_written(unrouted: Unrouted) -> None:
-    assert unrouted.queued == [[0], [0]]
+    assert unrouted.queued == [[0], [0], [0]]
     assert (unrouted.tables, unrouted.sunk) == ([], [])
     assert not unrouted.places.table.exists()
 

@@ -118,7 +118,7 @@ class BlockWriter:
                 letters = df.where(F.col(LETTER).isNotNull()).select(LETTER)
                 staged = self._letters.stage(map_in_arrow(letters, lambda parts: unpacked(parts, at), TABLE), block)
                 # Another driver may have finished the block since this one looked for it. Its letters count then.
-                staged.discard() if self.sink.has(block) else staged.commit()
+                _discard(staged, block) if self.sink.has(block) else staged.commit()
 
     def _write_in_one_pass(self, df: DataFrame, block: BlockId) -> tuple[int, int]:
         """Stage the rows and count the letters in one job: if there are letters, the staged rows are discarded."""
@@ -127,7 +127,7 @@ class BlockWriter:
         staged = self._stage(observed.where(F.col(LETTER).isNull()).drop(LETTER), block)
         counts = observation.get
         if counts["dead"] or not counts["all"]:
-            staged.discard()
+            _discard(staged, block)
         if counts["dead"]:
             raise self._unrouted(df, counts["dead"])
         if not counts["all"]:
@@ -193,3 +193,11 @@ def _transformed(rows: DataFrame, transform: Transform) -> DataFrame:
     if not isinstance(returned, DataFrame):
         raise ProcessFailed(f"a transform must return a DataFrame, and returned {type(returned).__name__}")
     return returned
+
+
+def _discard(staged: StagedBlock, block: BlockId) -> None:
+    """Discard what was staged. Should that fail, the reason for it is what matters, and no reader sees what stays."""
+    try:
+        staged.discard()
+    except Exception as error:  # noqa: BLE001  whatever a sink raises
+        _log.warning("what was staged of block %s could not be discarded, and uses space: %s", block.name, error)
