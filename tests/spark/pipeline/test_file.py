@@ -355,7 +355,7 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
             f'process = ["{MODULE}:enrich", {{function = "{MODULE}:enrich", before_parse = true}}]\n{PLACES}{PARSE}',
             "line 1: process.before_parse = true comes after a function that runs after [parse]: put it first",
         ),
-        # what is no toml is said with tomllibs line
+        # what is no TOML has the line that tomllib names
         ("source = 'a'\nsource = 'b'", "line 2: this is no TOML: Cannot overwrite a value"),
         ("source = 'a'\n\n= 5", "line 3: this is no TOML: Invalid statement"),
         ("source = 'a'\ncheckpoint = '''b\n\n", "line 3: this is no TOML: Expected \"'''\""),

@@ -364,7 +364,7 @@ def test_a_job_that_fails_leaves_nothing(place: Place) -> None:
     assert place.rows() == [(1, "a")]
 
 
-def test_a_commit_sweeps_earlier_batches_of_its_query_and_nobody_elses(disk: Place) -> None:
+def test_a_commit_sweeps_earlier_batches_of_its_query_and_of_no_other(disk: Place) -> None:
     df = rows(disk.spark, (1, "a"))
     table = disk.open()
     for name in (block(3), block(5), block(3, query=OTHER_QUERY)):
