@@ -547,7 +547,7 @@ def test_a_rename_that_failed_leaves_the_block_to_be_tried_again_or_discarded(di
 
 def test_a_rename_of_ones_own_that_is_reported_as_failed_is_known_by_its_nonce(disk: Place) -> None:
     # As over NFS, when the reply is lost and the request is sent again.
-    staged = disk.on(Odd("move", os.rename)).stage(rows(disk.spark, (1, "a")), block())
+    staged = disk.on(Odd("move", LocalFiles().move)).stage(rows(disk.spark, (1, "a")), block())
     assert staged.commit()
     assert disk.rows() == [(1, "a")]
 

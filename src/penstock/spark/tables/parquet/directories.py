@@ -65,7 +65,7 @@ class DirectoryBlocks:
         writer = rows.write.mode("append").options(**_OPTIONS)
         if partition_by:
             writer = writer.partitionBy(*partition_by)
-        writer.parquet(self._files.spark_path(path))
+        writer.parquet(self._files.spark_scheme + path)
         commit = BlockCommit.of(block, attempt, rows.schema, partition_by, self._files.finish(path))
         self._files.write(f"{path}/{_COMMIT}", commit.encode())
         if self._files.read(f"{path}/{_ATTEMPT}") is None:
@@ -76,7 +76,6 @@ class DirectoryBlocks:
 
     def make_visible(self, block: BlockId, commit: BlockCommit) -> BlockCommit:
         """Rename the staging directory into the table."""
-        self._files.make_directory(self.root)
         try:
             self._files.move(self._staged(block, commit.nonce), self.place_of(block))
         except StorageError:
@@ -139,7 +138,7 @@ class DirectoryBlocks:
         Spark puts partition columns last, and `block` too. It takes paths for patterns, unless an option forbids it.
         """
         reader = spark.read.schema(columns).options(timeZone="UTC", __globPaths__="false")
-        return reader.parquet(self._files.spark_path(self.root)).select(*map(quoted, columns.names))
+        return reader.parquet(self._files.spark_scheme + self.root).select(*map(quoted, columns.names))
 
     def _places(self) -> list[str]:
         return sorted(f"{self.root}/{name}" for name in self._files.names(self.root) if name.startswith(f"{BLOCK}="))
@@ -157,9 +156,8 @@ class DirectoryBlocks:
 class LocalFiles:
     """Local paths, synced to disk. Mounted network file systems count as local: their servers rename in one step."""
 
-    def spark_path(self, path: str) -> str:
-        """A path as Spark writes it: it does not decode what follows `file://`."""
-        return f"file://{path}"
+    spark_scheme = "file://"
+    """What Spark has before a path. It does not decode what follows."""
 
     def read(self, path: str) -> bytes | None:
         """A file's content; None if there is no such file."""
@@ -196,15 +194,11 @@ class LocalFiles:
             data = sorted(Path(path).rglob("*.parquet"))
             return [BlockFile(str(file.relative_to(path)), file.stat().st_size, _rows(file)) for file in data]
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory, and those above it, if it is not there."""
-        with _failing_to(f"make {path}"):
-            os.makedirs(path, exist_ok=True)
-
     def move(self, path: str, to: str) -> None:
-        """Rename a directory, in one step. Fails if there is one of that name with anything in it."""
+        """Rename a directory, in one step, into one that is made if need be. Fails if there is one with that name."""
         with _failing_to(f"rename {path} to {to}"):
-            os.rename(path, to)
+            os.makedirs(os.path.dirname(to), exist_ok=True)
+            os.rename(path, to)  # also onto an empty directory, and no block is empty
 
     def remove(self, path: str) -> None:
         """Remove a file, or a directory and what is in it; nothing happens if it is not there."""

@@ -20,6 +20,8 @@ class HadoopFiles:
     Raises `InvalidInput` for a scheme that Hadoop does not know.
     """
 
+    spark_scheme = ""  # a path has its scheme already
+
     def __init__(self, spark: SparkSession, url: str) -> None:
         jvm: Any = spark._jvm
         self._hadoop = jvm.org.apache.hadoop.fs
@@ -35,10 +37,6 @@ class HadoopFiles:
             self._context: Any = self._hadoop.FileContext.getFileContext(at.toUri(), configuration)
         except Py4JJavaError as error:
             raise InvalidInput(f"{redact(url)} is no place for a table: {_text(error)}") from error
-
-    def spark_path(self, path: str) -> str:
-        """A path as Spark writes it: the same."""
-        return path
 
     def read(self, path: str) -> bytes | None:
         """A file's content; None if there is no such file."""
@@ -87,14 +85,10 @@ class HadoopFiles:
                     found.append(BlockFile(relative, status.getLen()))
         return found
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory, and those above it, if it is not there."""
-        with _failing_to(f"make {path}"):
-            self._system.mkdirs(self._path(path))
-
     def move(self, path: str, to: str) -> None:
-        """Rename a directory, in one step. Fails if there is one of that name."""
+        """Rename a directory, in one step, into one that is made if need be. Fails if there is one with that name."""
         with _failing_to(f"rename {path} to {to}"):
+            self._system.mkdirs(self._path(to).getParent())
             self._context.rename(self._path(path), self._path(to), self._as_new)
 
     def remove(self, path: str) -> None:

@@ -153,11 +153,8 @@ class StagedFiles:
         self._block = block
         self._commit = commit
         self._may_be_visible = False
-
-    @property
-    def rows(self) -> int | None:
+        self.rows = commit.rows
         """How many rows it has, where the table counts them while it writes."""
-        return self._commit.rows
 
     def commit(self) -> bool:
         """Make it visible; False if another attempt's block was there first."""
