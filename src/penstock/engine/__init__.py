@@ -15,8 +15,15 @@ if TYPE_CHECKING:
     from penstock.engine.block_loop import CommitMode
     from penstock.engine.dead_letters import DeadLetter, DlqPolicy
     from penstock.engine.delivery import Delivery, wait_for_delivery
-    from penstock.engine.parsing.column_functions import ERROR, ColumnFunction, columns, keeps_rows, set_apart
-    from penstock.engine.parsing.parsed_batch import ParsedBatch, ParseErrorAction
+    from penstock.engine.parsing.parsed_batch import (
+        ERROR,
+        ColumnFunction,
+        ParsedBatch,
+        ParseErrorAction,
+        columns,
+        keeps_rows,
+        set_apart,
+    )
     from penstock.engine.parsing.parser import check_columns, infer_schema, parse_as
     from penstock.engine.parsing.payload_format import ParseFormat
     from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig, Governor, SelfRegulation
@@ -41,8 +48,7 @@ else:
             "block_loop": "CommitMode",
             "dead_letters": "DeadLetter DlqPolicy",
             "delivery": "Delivery wait_for_delivery",
-            "parsing.column_functions": "ColumnFunction ERROR columns keeps_rows set_apart",
-            "parsing.parsed_batch": "ParseErrorAction ParsedBatch",
+            "parsing.parsed_batch": "ColumnFunction ERROR ParseErrorAction ParsedBatch columns keeps_rows set_apart",
             "parsing.parser": "check_columns infer_schema parse_as",
             "parsing.payload_format": "ParseFormat",
             "regulation.budget": "ByteBudget ByteBudgetConfig Governor SelfRegulation",

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine import ParseFormat, parse_as
-from penstock.engine.parsing.parse_errors import ParseError
 from penstock.engine.parsing.parser import parse_inferred, parse_objects
+from penstock.engine.parsing.payload_format import ParseError
 from penstock.errors import InvalidInput
 from tests.engine.parsing.models import column, inferred, typed, verify
 

@@ -13,8 +13,7 @@ from penstock.buffer import Manifest
 from penstock.engine import ParseFormat
 from penstock.spark.pipeline.steps import Parse, PipelineRows
 from penstock.spark.source.options import OnError, ReadOptions
-from penstock.spark.source.partitions import BatchRun, Piece
-from penstock.spark.source.planner import measured
+from penstock.spark.source.partitions import BatchRun, Piece, measured
 from penstock.spark.source.reading import read_run
 from penstock.storage import open_store
 

@@ -14,9 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from penstock.engine import ByteBudgetConfig
 from penstock.spark.source.data_source import PenstockDataSource
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.planner import Planner
 from penstock.spark.source.schemas import UNPARSED
-from penstock.spark.source.stream_reader import BufferStreamReader
+from penstock.spark.source.stream_reader import BufferStreamReader, Planner
 from penstock.storage import Object, ObjectMeta, ObjectStore
 from tests.support.backlogs import Backlog, blocks_of, in_memory, parts, plan
 from tests.support.manifests import KINDS
@@ -140,7 +139,7 @@ class CountingStore:
 def counting(backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     """What every reader of the backlog asks of its store from now on."""
     store = CountingStore(backlog.store)
-    monkeypatch.setattr(ReadOptions, "open", lambda _: store)
+    monkeypatch.setattr(ReadOptions, "store", store)
     return store
 
 

@@ -108,7 +108,7 @@ def test_a_store_refuses_an_option_that_nobody_knows(tmp_path: Path) -> None:
     misspelt = ReadOptions.of({"path": str(tmp_path), "maxBytePerTrigger": "1"})
 
     with pytest.raises(InvalidInput, match="'maxbytepertrigger'"):
-        misspelt.open()
+        _ = misspelt.store
 
 
 def test_no_credential_is_in_options_as_they_are_shown() -> None:

@@ -48,7 +48,7 @@ def test_making_a_reader_touches_no_store(backlog: Backlog, monkeypatch: pytest.
     def refuse(_: ReadOptions) -> ObjectStore:
         raise AssertionError("the store was opened")
 
-    monkeypatch.setattr(ReadOptions, "open", refuse)
+    monkeypatch.setattr(ReadOptions, "store", property(refuse))
     reader = backlog.stream_reader()
     pickle.loads(pickled(reader))
     reader.commit({"buffer": "any", "sequence": 0})
@@ -236,7 +236,7 @@ def test_the_same_block_planned_twice_by_one_reader_has_the_same_rows(backlog: B
 def test_an_ack_that_fails_leaves_all_to_the_next_run(backlog: Backlog, monkeypatch: pytest.MonkeyPatch) -> None:
     backlog.put_numbers(0, 4)
     faulty = FaultyStore(backlog.store, rates={})
-    monkeypatch.setattr(ReadOptions, "open", lambda _: faulty)
+    monkeypatch.setattr(ReadOptions, "store", faulty)
     reader = backlog.stream_reader()
     reader.initialOffset()
     faulty.inject(Fault.READ_ERROR, operation="get", path=MANIFEST, times=100)

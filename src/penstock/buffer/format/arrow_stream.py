@@ -63,19 +63,11 @@ def read_stream(block: pa.Buffer) -> pa.RecordBatch:
     """Read all of a stream into one batch, validated in full. Raises `CorruptData` for anything else."""
     try:
         plain = _read_values(block)
-        if plain is not None:
-            return plain
-        source = pa.BufferReader(block)
-        batches = list(_batches(source))
-        batch = batches[1] if len(batches) == 2 else _as_one(batches)
-        left = block.size - source.tell()
+        return _read_any(block) if plain is None else plain
     except MemoryError:
         raise  # Arrow's MemoryError is an ArrowException too, and does not mean that the block is corrupt
     except (pa.ArrowException, OSError, struct.error, ValueError, KeyError, OverflowError) as error:
         raise CorruptData(f"the block is not an Arrow IPC stream: {error}") from error
-    if left:
-        raise CorruptData(f"{left} bytes are left over after the Arrow IPC stream")
-    return batch
 
 
 def _read_values(block: pa.Buffer) -> pa.RecordBatch | None:
@@ -92,6 +84,15 @@ def _read_values(block: pa.Buffer) -> pa.RecordBatch | None:
     if message.type != "record batch" or source.read(len(_END) + 1) != _END:
         return None
     return _read_batch(message, VALUES_SCHEMA)
+
+
+def _read_any(block: pa.Buffer) -> pa.RecordBatch:
+    source = pa.BufferReader(block)
+    batches = list(_batches(source))
+    batch = batches[1] if len(batches) == 2 else _as_one(batches)
+    if source.tell() < block.size:
+        raise CorruptData(f"{block.size - source.tell()} bytes are left over after the Arrow IPC stream")
+    return batch
 
 
 def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
@@ -120,9 +121,7 @@ def _batches(source: pa.BufferReader) -> Iterator[pa.RecordBatch]:
 
 
 def _read_batch(message: pa.Message, schema: pa.Schema) -> pa.RecordBatch:
-    # Arrow allocates whatever the length in front of a compressed buffer claims. We compress around the stream.
-    if _is_compressed(message.metadata):
-        raise CorruptData("the Arrow IPC stream has compressed buffers")
+    _check_not_compressed(message.metadata)
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
     check_no_nulls(batch)
@@ -141,10 +140,11 @@ def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 # Arrow verifies a message before it returns it, but does not expose all its fields.
 
 
-def _is_compressed(message: pa.Buffer) -> bool:
-    """Whether the header of a message, a record batch, says that its buffers are compressed."""
+def _check_not_compressed(message: pa.Buffer) -> None:
+    # Arrow allocates whatever the length in front of a compressed buffer claims. We compress around the stream.
     data = memoryview(message).cast("B")
-    return _field(data, _header(data), _COMPRESSION) is not None
+    if _field(data, _header(data), _COMPRESSION) is not None:
+        raise CorruptData("the Arrow IPC stream has compressed buffers")
 
 
 def _is_foreign(message: pa.Buffer) -> bool:
@@ -163,9 +163,7 @@ def _header(data: memoryview) -> int:
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
     """Where a field of a flatbuffers table is, if it is there."""
-    fields = table - _I32.unpack_from(data, table)[0]
-    at = 4 + 2 * number
-    if at >= _U16.unpack_from(data, fields)[0]:
-        return None
-    offset = _U16.unpack_from(data, fields + at)[0]
+    fields, place = table - _I32.unpack_from(data, table)[0], 4 + 2 * number
+    is_known = place < _U16.unpack_from(data, fields)[0]
+    offset = _U16.unpack_from(data, fields + place)[0] if is_known else 0
     return table + offset if offset else None

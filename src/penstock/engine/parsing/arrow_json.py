@@ -14,112 +14,122 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
 
 from penstock.engine.parsing.column_arrays import in_range
-from penstock.engine.parsing.json_payloads import are_utf8, json_lines, longest, opening_brackets
-from penstock.engine.parsing.parse_errors import MAX_DEPTH
-from penstock.engine.parsing.row_values import Fields, inner_fields
+from penstock.engine.parsing.json_payloads import are_utf8, longest, opening_brackets
+from penstock.engine.parsing.payload_format import MAX_DEPTH, Fields, inner_fields
+from penstock.records import bytes_of
 
 _BYTES_PER_THREAD = 1 << 20  # that one thread reads at a time
 _MAX_BLOCK_BYTES = 1 << 30  # the reader counts them in 32 bits
+_MAX_JOINED_BYTES = 1 << 30  # the values and what is put between them must stay under 2 GiB
 _MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")  # an integer that the reader makes -0.0, and the other ways 0.0
-_UTC = pa.timestamp("us", tz="UTC")
+# The reader takes numbers for dates, and zones for times without one. Floats are rounded twice, as elsewhere.
+_READ_AS: dict[Any, pa.DataType] = {
+    pa.float32(): pa.float64(),
+    pa.date32(): pa.string(),
+    pa.timestamp("us"): pa.string(),
+}
+_PLAIN = frozenset({pa.float64(), pa.bool_(), pa.string(), pa.null()})
 
 
-def can_read(fields: Fields) -> bool:
-    """Whether columns like these can be read here."""
-    return bool(fields) and all(_can_be_cast(field.type) or _is_direct(field.type) for field in fields)
+class ArrowReader:
+    """Reads JSON payloads into the columns of some fields. A member without a column is ignored, or does not fit."""
 
+    def __init__(self, fields: Fields, *, ignore_others: bool) -> None:
+        import pyarrow.json as pj
 
-def read_piece(values: pa.Array[Any], fields: Fields, *, ignore_others: bool) -> list[pa.Array[Any]] | None:
-    """The columns of all payloads; None where one of them does not fit, or only might not.
-
-    A member that has no column is ignored, or does not fit.
-    """
-    import pyarrow.json as pj
-
-    lines = json_lines(values) if len(values) and _are_braced(values) else None
-    if lines is None or not _is_harmless(lines.to_pybytes(), values):
-        return None
-    schema = pa.schema([pa.field(field.name, _read_as(field.type)) for field in fields])
-    block = min(max(_BYTES_PER_THREAD, 2 * longest(values)), _MAX_BLOCK_BYTES)
-    try:
-        table = pj.read_json(
-            cast("Any", pa.BufferReader(lines)),
-            read_options=pj.ReadOptions(use_threads=True, block_size=block),
-            parse_options=pj.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore" if ignore_others else "error"
-            ),
+        self._fields = fields
+        schema = pa.schema([pa.field(field.name, _READ_AS.get(field.type, field.type)) for field in fields])
+        self._to_check = {at for at, field in enumerate(fields) if not field.nullable or not _is_plain(field.type)}
+        types = [str(field.type) for field in fields]
+        self._with_floats = [at for at, kind in enumerate(types) if "float" in kind or "double" in kind]
+        self._options = pj.ParseOptions(
+            explicit_schema=schema, unexpected_field_behavior="ignore" if ignore_others else "error"
         )
-        if table.num_rows != len(values):
+
+    def read(self, values: pa.Array[Any]) -> list[pa.Array[Any]] | None:
+        """The columns of all payloads; None where one of them does not fit, or only might not."""
+        import pyarrow.json as pj
+
+        lines = _safe_lines(values)
+        if lines is None:
             return None
-        columns = [_checked(table.column(at).combine_chunks(), field) for at, field in enumerate(fields)]
-    except MemoryError:
-        raise  # Arrow's is one of those below too, and says nothing about the lines
-    except pa.ArrowException:
+        block = min(max(_BYTES_PER_THREAD, 2 * longest(values)), _MAX_BLOCK_BYTES)
+        reading = pj.ReadOptions(use_threads=True, block_size=block)
+        try:
+            table = pj.read_json(cast("Any", pa.BufferReader(lines)), reading, self._options)
+            if table.num_rows != len(values):
+                return None
+            columns: list[Any] = [pa.concat_arrays(column.chunks) for column in table.columns]
+            for at in self._to_check:
+                columns[at] = _checked(columns[at], self._fields[at])
+        except MemoryError:
+            raise  # Arrow's is one of those below too, and says nothing about the lines
+        except pa.ArrowException:
+            return None
+        leaves = chain.from_iterable(_leaves(columns[at]) for at in self._with_floats)
+        return None if any(map(_has_negative_zero, leaves)) and _MINUS_ZERO.search(lines.to_pybytes()) else columns
+
+
+@lru_cache(maxsize=16)
+def arrow_reader(fields: Fields, *, ignore_others: bool) -> ArrowReader | None:
+    """A reader of columns like these; None where they cannot be read here."""
+    if fields and all(field.type in _READ_AS or _is_direct(field.type) for field in fields):
+        return ArrowReader(fields, ignore_others=ignore_others)
+    return None
+
+
+def _safe_lines(values: pa.Array[Any]) -> pa.Buffer | None:
+    """The payloads, a newline between them; None where one has what the reader takes and no payload may have."""
+    import pyarrow.compute as pc
+
+    texts: Any = values
+    if not len(values) or bytes_of(values) > _MAX_JOINED_BYTES or not are_utf8(values):
         return None
-    leaves = chain.from_iterable(map(_leaves, columns))
-    return None if any(map(_has_negative_zero, leaves)) and _MINUS_ZERO.search(lines.to_pybytes()) else columns
+    if not (pc.all(pc.starts_with(texts, "{")).as_py() and pc.all(pc.ends_with(texts, "}")).as_py()):
+        return None
+    # One list with all values in it: the text is made once, and never becomes a Python object.
+    everything: Any = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    joined: Any = pc.binary_join(everything, b"\n")
+    lines = cast("pa.Buffer", joined.buffers()[2].slice(0, bytes_of(joined)))
+    text = lines.to_pybytes()
+    # One letter is found many times quicker than three, and most blocks have none of these.
+    if (b"N" in text and b"NaN" in text) or (b"I" in text and b"Inf" in text):
+        return None
+    if text.count(b"\n") != len(values) - 1:
+        return None
+    if longest(values) <= 2 * MAX_DEPTH or opening_brackets(text) < len(values) + MAX_DEPTH:
+        return lines
+    brackets: Any = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
+    return lines if pc.max(brackets).as_py() <= MAX_DEPTH else None
 
 
 def _is_direct(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind) or pa.types.is_struct(kind):
         inner = inner_fields(kind)
         return bool(inner) and all(field.nullable and _is_direct(field.type) for field in inner)
-    return pa.types.is_integer(kind) or kind in (pa.float64(), pa.bool_(), pa.string(), pa.null(), _UTC)
+    return _is_plain(kind) or kind == pa.timestamp("us", tz="UTC")
 
 
-def _can_be_cast(kind: pa.DataType) -> bool:
-    return kind in (pa.float32(), pa.date32(), pa.timestamp("us"))
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether the reader makes columns of this type itself, and takes nothing into them that may not be there."""
+    return pa.types.is_integer(kind) or kind in _PLAIN
 
 
-def _read_as(kind: pa.DataType) -> pa.DataType:
-    # The reader takes numbers for dates, and zones for times without one. Floats are rounded twice, as elsewhere.
-    if not _can_be_cast(kind):
-        return kind
-    return pa.float64() if pa.types.is_floating(kind) else pa.string()
-
-
-def _are_braced(values: pa.Array[Any]) -> bool:
-    import pyarrow.compute as pc
-
-    text = cast("Any", values)
-    return are_utf8(values) and bool(
-        pc.all(pc.starts_with(text, "{")).as_py() and pc.all(pc.ends_with(text, "}")).as_py()
-    )
-
-
-def _is_harmless(text: bytes, values: pa.Array[Any]) -> bool:
-    # One letter is found many times quicker than three, and most blocks have none of these.
-    if (b"N" in text and b"NaN" in text) or (b"I" in text and b"Inf" in text):
-        return False
-    if text.count(b"\n") != len(values) - 1:
-        return False
-    if longest(values) <= 2 * MAX_DEPTH or opening_brackets(text) < len(values) + MAX_DEPTH:
-        return True
-    import pyarrow.compute as pc
-
-    brackets: Any = pc.add(pc.count_substring(cast("Any", values), "{"), pc.count_substring(cast("Any", values), "["))
-    return bool(pc.max(brackets).as_py() <= MAX_DEPTH)
-
-
-def _checked(column: Any, field: pa.Field[Any]) -> pa.Array[Any]:
+def _checked(column: pa.Array[Any], field: pa.Field[Any]) -> pa.Array[Any]:
     """The column with its own type. Raises `ArrowInvalid` where a value may not be in it."""
-    whole: pa.Array[Any] = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-    if whole.type != field.type:
-        whole = whole.cast(field.type)
+    whole = column if column.type == field.type else column.cast(field.type)
     if pa.types.is_nested(field.type):
         whole.validate(full=True)  # the reader loses nulls at the start of a list (apache/arrow#51305)
     if whole.null_count and not field.nullable:
         raise pa.ArrowInvalid("a null where none may be")
-    for leaf in _leaves(whole):
-        if pa.types.is_temporal(leaf.type):
-            in_range(leaf)
-    return whole
+    return in_range(whole)
 
 
 def _has_negative_zero(leaf: pa.Array[Any]) -> bool:

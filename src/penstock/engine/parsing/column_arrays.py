@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 
-from penstock.engine.parsing.row_values import attribute, inner_fields
+from penstock.engine.parsing.payload_format import attribute, inner_fields
 
 _UTC = pa.timestamp("us", tz="UTC")
 _TIMESTAMPS = frozenset({datetime, type(None)})
@@ -35,7 +35,8 @@ _LOOKS_RIGHT = {
 
 
 def members(rows: Sequence[Any], at: int) -> list[Any]:
-    """One attribute of all rows; None of what is None."""
+    """One attribute of all rows; None of what is None, or does not have it."""
+    # Attribute by attribute: a tuple for each row would have Python collect garbage all the time.
     name = attribute(at)
     try:
         return list(map(attrgetter(name), rows))
@@ -43,7 +44,7 @@ def members(rows: Sequence[Any], at: int) -> list[Any]:
         return [getattr(row, name, None) for row in rows]
 
 
-def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
+def column(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
     """The values as a column, and the places of those that are null in it, or have something null in them, instead."""
     if pa.types.is_nested(kind):
         return _nested_column(values, kind)
@@ -61,10 +62,14 @@ def column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterabl
 
 
 def in_range(values: pa.Array[Any]) -> pa.Array[Any]:
-    """A column; if it is one of times or dates, of the years 1 to 9999. Raises `ArrowInvalid` for others."""
+    """A column, whose times and dates, at any depth, are of the years 1 to 9999. Raises `ArrowInvalid` for others."""
     import pyarrow.compute as pc
 
-    if pa.types.is_temporal(values.type):
+    nested: Any = values
+    if pa.types.is_struct(values.type) or pa.types.is_list(values.type):
+        for inner in nested.flatten() if pa.types.is_struct(values.type) else (nested.flatten(),):
+            in_range(inner)
+    elif pa.types.is_temporal(values.type):
         days = pa.types.is_date(values.type)
         first, last = _DAYS if days else _YEARS
         ends: Any = pc.min_max(values.cast(pa.int32() if days else pa.int64()))
@@ -129,7 +134,7 @@ def _iso(value: Any, kind: pa.DataType) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def _decimal_column(values: list[Any], kind: Any) -> tuple[pa.Array[Any], Iterable[int]]:
+def _decimal_column(values: Sequence[Any], kind: Any) -> tuple[pa.Array[Any], Iterable[int]]:
     """Only plain digits that fit are cast: what does not fit, Arrow takes modulo 2**128, or without its last digits."""
     import pyarrow.compute as pc
 
@@ -142,7 +147,7 @@ def _decimal_column(values: list[Any], kind: Any) -> tuple[pa.Array[Any], Iterab
     return cast, [*odd, *lost]
 
 
-def _decimal_text(values: list[Any]) -> Any:
+def _decimal_text(values: Sequence[Any]) -> Any:
     """Numbers as they are written; of those that JSON has as text, what is in it."""
     import pyarrow.compute as pc
 
@@ -161,7 +166,7 @@ def _digits(value: Any) -> str | None:
     return None if text == "null" else text.strip('"')
 
 
-def _nested_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
+def _nested_column(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array[Any], Iterable[int]]:
     fields = inner_fields(kind)
     valid = pa.array([value is not None for value in values], pa.bool_()).buffers()[1] if None in values else None
     if pa.types.is_struct(kind):

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.engine.parsing.parse_errors import shown
+from penstock.engine.parsing.payload_format import shown
 from penstock.engine.parsing.row_values import NAMES, as_bytes, as_time, type_name
 
 # Compared by identity, which is many times quicker. A list and a struct stand for all of their kind.

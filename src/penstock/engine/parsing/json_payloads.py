@@ -15,12 +15,10 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 
-from penstock.engine.parsing.parse_errors import MAX_DEPTH, TOO_DEEP
-from penstock.engine.parsing.payload_format import Decode, Decoders, decode_each
+from penstock.engine.parsing.payload_format import MAX_DEPTH, TOO_DEEP, Decode, Decoders, decode_each
 from penstock.records import bytes_of
 
 _ROWS_PER_CHECK = 2048
-_MAX_JOINED_BYTES = 1 << 30  # the values and what is put between them must stay under 2 GiB
 _MAX_DIGITS = 4000  # of an integer that Python converts without complaint; its limit is 4,300
 _WHITESPACE = b" \t\r\n"
 _BRACKETS = bytes.maketrans(b"{[}]", b"(())")
@@ -67,7 +65,7 @@ class JsonPayloads:
         rows: set[int] = set()
         # Every other row has a bracket at least, so if one has more than 64 of them, all have that many more than rows.
         objects = len(payloads) - len(refused)
-        if longest(values) > 2 * MAX_DEPTH and opening_brackets(_text_of(values)) >= objects + MAX_DEPTH:
+        if longest(values) > 2 * MAX_DEPTH and opening_brackets(b"".join(payloads)) >= objects + MAX_DEPTH:
             rows.update(row for row, value in enumerate(payloads) if opening_brackets(value) > MAX_DEPTH)
         if not are_utf8(values):
             rows.update(row for row, value in enumerate(payloads) if not is_utf8(value))
@@ -130,44 +128,31 @@ class JsonPayloads:
         return b"\\u003" not in text and msgspec.json.encode(decoded).count(b":") == text.count(b":")
 
     def has_no_more_keys(
-        self, payloads: pa.Array[Any], fields: Iterable[pa.Field[Any]], values: Sequence[int], _others: int
+        self, payloads: pa.Array[Any], fields: Sequence[pa.Field[Any]], counts: Sequence[int], _others: int
     ) -> bool:
         """Whether flat objects, from which the fields have so many values, have no key twice that has a field.
 
         There are two quotes for each key and each text, and no others. Or no field's name is there, as a text, more
         often than it has values.
         """
-        text = _text_of(payloads)
-        strings = sum(count for count, field in zip(values, fields, strict=True) if _is_text(field.type))
-        if b"\\" not in text and text.count(b'"') <= 2 * (sum(values) + strings):
-            return True
-        if b"\\" in text and (b"\\u" in text or b"\\/" in text):
+        _, offsets, data = cast("list[Any]", payloads.buffers())
+        text = data.slice(memoryview(offsets).cast("i")[payloads.offset], bytes_of(payloads)).to_pybytes()
+        has_escapes = b"\\" in text
+        texts = [_is_text(field.type) for field in fields]
+        # A look at one payload tells whether there are members without a field, of which quotes prove nothing.
+        if not has_escapes and payloads[0].as_py().count(b'"') <= 2 * (len(fields) + sum(texts)):
+            strings = sum(count for count, is_text in zip(counts, texts, strict=True) if is_text)
+            if text.count(b'"') <= 2 * (sum(counts) + strings):
+                return True
+        if has_escapes and (b"\\u" in text or b"\\/" in text):
             return False  # a key may be written with escapes
         return all(
-            text.count(b'"%b"' % field.name.encode()) <= count for count, field in zip(values, fields, strict=True)
+            text.count(b'"%b"' % field.name.encode()) <= count for count, field in zip(counts, fields, strict=True)
         )
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind)
-
-
-def json_lines(values: pa.Array[Any]) -> pa.Buffer | None:
-    """The values as one buffer, a newline between them; None where they are too many bytes for that."""
-    if bytes_of(values) > _MAX_JOINED_BYTES:
-        return None
-    import pyarrow.compute as pc
-
-    # One list with all values in it: the text is made once, and never becomes a Python object.
-    everything = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    joined: Any = pc.binary_join(cast("Any", everything), b"\n")
-    text = joined.buffers()[2]
-    return pa.py_buffer(b"") if text is None else text.slice(0, bytes_of(joined))
-
-
-def _text_of(values: pa.Array[Any]) -> bytes:
-    lines = json_lines(values)
-    return b"\n".join(cast("list[bytes]", values.to_pylist())) if lines is None else lines.to_pybytes()
 
 
 def longest(values: pa.Array[Any]) -> int:

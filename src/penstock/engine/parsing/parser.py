@@ -14,27 +14,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import pyarrow as pa
 
 from penstock.core import as_word
-from penstock.engine.parsing.arrow_json import can_read, read_piece
+from penstock.engine.parsing.arrow_json import arrow_reader
 from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
 from penstock.engine.parsing.json_payloads import JsonPayloads
-from penstock.engine.parsing.parse_errors import ParseError, parse_error
-from penstock.engine.parsing.payload_format import ParseFormat, values_without, without
-from penstock.engine.parsing.payload_formats import format_of
-from penstock.engine.parsing.row_structs import ROWS_PER_GROUP, RowReader, SchemaGrew
-from penstock.engine.parsing.row_values import Fields, inner_fields, read_objects
+from penstock.engine.parsing.payload_format import (
+    Fields,
+    ParseError,
+    ParseFormat,
+    inner_fields,
+    parse_error,
+    values_without,
+    without,
+)
+from penstock.engine.parsing.row_structs import ROWS_PER_GROUP, RowReader
+from penstock.engine.parsing.row_values import format_of, read_objects
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of
 
 _MAX_ROWS_PER_PIECE = 32 * ROWS_PER_GROUP  # that Arrow reads at once, or not
 _MAX_BYTES_PER_PIECE = 16 << 20  # about
 _MAX_REFUSED_PIECES = 2  # in a row; then Arrow is not asked for the rest of the block
-_ROWS_TO_LEARN_FROM = 256  # before a block is read
-_MAX_GROWTHS = 4  # of a schema; then all the rest of the block is learned from before it is read
 _malformed_rows = JsonPayloads().malformed_rows
 _PARSED_INTO: frozenset[pa.DataType] = frozenset(
     {
@@ -76,8 +81,8 @@ def parse_as(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat = Parse
     >>> parsed.batch.to_pylist(), parsed.errors[0].reason
     ([{'id': 1}], "parse error: the field 'id' is a string here, and the column is int64")
     """
-    _check_fields(tuple(schema), "", _PARSED_INTO | {pa.null()})
-    return _parse(*_checked(values, form), schema, None)
+    _check_once(schema)
+    return _BlockReader(*_checked(values, form), schema, None).read()
 
 
 def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> pa.Schema:
@@ -102,15 +107,7 @@ def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) 
     """
     values, form = _checked(values, form)
     kinds = ColumnKinds(max_fields(len(values), bytes_of(values)))
-    _learn(kinds, values.slice(0, _ROWS_TO_LEARN_FROM), form)
-    return _parse(values, form, kinds.schema, kinds)
-
-
-def _learn(kinds: ColumnKinds, values: pa.Array[Any], form: ParseFormat) -> None:
-    for start in range(0, len(values), ROWS_PER_GROUP):
-        objects, _ = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form))
-        for value in objects:
-            kinds.learn(value)
+    return _BlockReader(values, form, None, kinds).read()
 
 
 def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedObjects:
@@ -127,7 +124,8 @@ def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -
         group, wrong = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form))
         objects += group
         bad.update((start + row, why) for row, why in wrong.items())
-    return ParsedObjects(objects, _others(bad, len(values)), _errors(bad))
+    good = without(range(len(values)), bad) if bad else range(len(values))
+    return ParsedObjects(objects, good, _errors(bad))
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -137,7 +135,7 @@ def check_columns(schema: pa.Schema) -> None:
     Traceback (most recent call last):
     penstock.errors.InvalidInput: the column 'took' is duration[s], which payloads cannot be parsed into
     """
-    _check_fields(tuple(schema), "", _PARSED_INTO)
+    _check_fields(schema, "", _PARSED_INTO)
 
 
 def batch_without_columns(rows: int) -> pa.RecordBatch:
@@ -155,25 +153,9 @@ def _checked(values: pa.Array[Any], form: str) -> tuple[pa.Array[Any], ParseForm
     return values.fill_null(b"") if values.null_count else values, as_word("form", ParseFormat, form)
 
 
-def _parse(values: pa.Array[Any], form: ParseFormat, schema: pa.Schema, kinds: ColumnKinds | None) -> ParsedColumns:
-    """With the kinds that the schema was inferred from, the columns are those of the schema that they grow to."""
-    block = _BlockReader(values, form, tuple(schema), kinds)
-    pieces = block.read()
-    bad = {row: why for piece in pieces for row, why in piece.bad.items()}
-    good = _others(bad, len(values))
-    if not block.fields:
-        return ParsedColumns(batch_without_columns(len(good)), good, _errors(bad))
-    columns = [
-        pa.concat_arrays([piece.columns[at] for piece in pieces]) if pieces else cast("Any", pa.array([], field.type))
-        for at, field in enumerate(block.fields)
-    ]
-    schema = schema if kinds is None else pa.schema(block.fields)
-    return ParsedColumns(pa.RecordBatch.from_arrays(columns, schema=schema), good, _errors(bad))
-
-
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The columns of a part of a block, and what is wrong with its other rows, counted in the block."""
+    """The columns of a part of a block, and what is wrong with its other rows."""
 
     start: int
     rows: int
@@ -182,94 +164,100 @@ class _Piece:
 
 
 class _BlockReader:
-    """Reads a block piece by piece, each in the quickest way that takes it.
+    """Reads a block piece by piece, each in the quickest way that takes it, into the columns of a schema.
 
-    Where rows have something new, the kinds have learned it, and reading goes on from there with more fields. Earlier
-    pieces get these fields at the end: their rows have no values in them.
+    Without a schema it is inferred, with `kinds`. Where rows have something new, reading goes on from there with more
+    fields. Earlier pieces get these fields at the end: their rows have no values in them.
     """
 
-    def __init__(self, values: pa.Array[Any], form: ParseFormat, fields: Fields, kinds: ColumnKinds | None) -> None:
-        self._values, self._form, self._kinds = values, form, kinds
+    def __init__(
+        self, values: pa.Array[Any], form: ParseFormat, schema: pa.Schema | None, kinds: ColumnKinds | None
+    ) -> None:
+        self._values, self._form, self._schema, self._kinds = values, form, schema, kinds
         self._pieces: list[_Piece] = []
-        self._growths = 0
         self._checks_first = False
-        self._use(fields)
 
-    def _use(self, fields: Fields) -> None:
-        self.fields = fields
-        self._structs = RowReader(self._form, fields, self._kinds)
-        self._refused = 0 if self._form is ParseFormat.JSON and can_read(fields) else _MAX_REFUSED_PIECES
+    @cached_property
+    def _rows(self) -> RowReader:
+        return RowReader(self._values, self._form, self._schema, self._kinds)
 
-    def read(self) -> list[_Piece]:
-        """All pieces, in order, with the columns of `fields`."""
+    @property
+    def _growths(self) -> int:
+        return self._rows.growths if self._schema is None else 0
+
+    @property
+    def _fields(self) -> Fields:
+        return self._rows.fields if self._schema is None else tuple(self._schema)
+
+    def read(self) -> ParsedColumns:
+        """All of it."""
         total = len(self._values)
         most = max(1, min(_MAX_ROWS_PER_PIECE, _MAX_BYTES_PER_PIECE * total // max(1, bytes_of(self._values))))
-        start, rows = 0, min(ROWS_PER_GROUP, most)
+        start, rows, refused = 0, min(ROWS_PER_GROUP, most), 0
         while start < total:
             # Pieces begin small, and grow while Arrow takes them: one that it refuses is read twice.
-            if self._refused < _MAX_REFUSED_PIECES and self._read_by_arrow(start, rows):
-                self._refused = 0
-                start, rows = start + rows, min(2 * rows, most)
+            if refused < _MAX_REFUSED_PIECES and self._read_by_arrow(start, rows):
+                start, rows, refused = start + rows, min(2 * rows, most), 0
                 continue
-            self._refused += 1
-            end, rows = min(start + rows, total), min(ROWS_PER_GROUP, most)
+            growths, end, rows = self._growths, min(start + rows, total), min(ROWS_PER_GROUP, most)
             for at in range(start, end, rows):
                 self._pieces.append(self._read_rows(at, min(rows, end - at)))
-            start = end
-        return [self._widened(piece) for piece in self._pieces]
+            start, refused = end, refused + 1 if self._growths == growths else 0
+        pieces = [self._widened(piece) for piece in self._pieces] if self._growths else self._pieces
+        bad = {piece.start + row: why for piece in pieces for row, why in piece.bad.items()}
+        good = without(range(total), bad) if bad else range(total)
+        schema = pa.schema(self._fields) if self._schema is None else self._schema
+        if not len(schema):
+            return ParsedColumns(batch_without_columns(len(good)), good, _errors(bad))
+        columns: list[Any] = [
+            pa.concat_arrays([piece.columns[at] for piece in pieces]) if pieces else pa.nulls(0, field.type)
+            for at, field in enumerate(schema)
+        ]
+        return ParsedColumns(pa.RecordBatch.from_arrays(columns, schema=schema), good, _errors(bad))
 
     def _read_by_arrow(self, start: int, rows: int) -> bool:
         """Read a piece with Arrow: all of it, or all but the payloads that are no objects."""
-        values, ignore = self._values.slice(start, rows), self._kinds is None
-        columns = None if self._checks_first else read_piece(values, self.fields, ignore_others=ignore)
+        ignore = self._schema is not None
+        reader = arrow_reader(self._fields, ignore_others=ignore) if self._form is ParseFormat.JSON else None
+        if reader is None:
+            return False
+        values = self._values.slice(start, rows)
+        columns = None if self._checks_first else reader.read(values)
         bad = {} if columns is not None else _malformed_rows(values)
         if columns is None and (bad or self._checks_first):
-            columns = read_piece(values_without(values, bad), self.fields, ignore_others=ignore)
+            columns = reader.read(values_without(values, bad))
         self._checks_first = bool(bad)
         if columns is not None:
-            self._pieces.append(_piece(start, len(values), columns, bad))
+            self._pieces.append(_Piece(start, len(values), columns, bad))
         return columns is not None
 
     def _read_rows(self, start: int, rows: int) -> _Piece:
-        while True:
-            try:
-                return _piece(start, rows, *self._structs.read(self._values.slice(start, rows)))
-            except SchemaGrew:
-                self._grow(start, rows)
-
-    def _grow(self, start: int, rows: int) -> None:
-        kinds = cast("ColumnKinds", self._kinds)
-        self._growths += 1
-        _learn(kinds, self._values.slice(start, rows if self._growths < _MAX_GROWTHS else None), self._form)
-        self._use(tuple(kinds.schema))
+        return _Piece(start, rows, *self._rows.read(start, rows))
 
     def _widened(self, piece: _Piece) -> _Piece:
         """A piece with the columns of all fields by now."""
-        before = [column.type for column in piece.columns]
-        if before == [field.type for field in self.fields]:
-            return piece
-        if any(pa.types.is_nested(old) and old != now.type for old, now in zip(before, self.fields, strict=False)):
+        before, fields = [column.type for column in piece.columns], self._fields
+        if any(pa.types.is_nested(old) and old != now.type for old, now in zip(before, fields, strict=False)):
             return self._read_rows(piece.start, piece.rows)  # something new inside a column
         count = piece.rows - len(piece.bad)
-        columns = [
-            pa.nulls(count, field.type)
-            if at >= len(before) or pa.types.is_null(before[at])
-            else piece.columns[at].cast(field.type, safe=False)  # of integers, each to the nearest float
-            for at, field in enumerate(self.fields)
-        ]
-        return _Piece(piece.start, piece.rows, cast("Any", columns), piece.bad)
-
-
-def _piece(start: int, rows: int, columns: list[pa.Array[Any]], bad: dict[int, str]) -> _Piece:
-    return _Piece(start, rows, columns, {start + row: why for row, why in bad.items()})
+        columns: list[Any] = []
+        for at, field in enumerate(fields):
+            if at >= len(before) or (pa.types.is_null(before[at]) and not pa.types.is_null(field.type)):
+                columns.append(pa.nulls(count, field.type))
+            else:  # of integers, each to the nearest float
+                same = before[at] == field.type
+                columns.append(piece.columns[at] if same else piece.columns[at].cast(field.type, safe=False))
+        return _Piece(piece.start, piece.rows, columns, piece.bad)
 
 
 def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:
     return tuple(parse_error(row, bad[row]) for row in sorted(bad))
 
 
-def _others(bad: dict[int, str], total: int) -> Sequence[int]:
-    return without(range(total), bad) if bad else range(total)
+@lru_cache(maxsize=16)
+def _check_once(schema: pa.Schema) -> None:
+    """Raise `InvalidInput` for a schema that no payload can be parsed into. A query has one for all its blocks."""
+    _check_fields(schema, "", _PARSED_INTO | {pa.null()})
 
 
 def _check_fields(fields: Iterable[pa.Field[Any]], path: str, types: frozenset[pa.DataType]) -> None:

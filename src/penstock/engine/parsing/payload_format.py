@@ -1,18 +1,26 @@
-"""What the readers of both formats share; `payload_formats` says which formats there are."""
+"""What the readers of both formats share, and what is wrong with a payload, in the words of a dead letter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
-from typing import Any, TypeVar
+from itertools import pairwise
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 Decode = Callable[[bytes], Any]
+Fields: TypeAlias = "tuple[pa.Field[Any], ...]"
 _T = TypeVar("_T")
 
+MAX_DEPTH = 64
+TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
+
+_PREFIX = "parse error: "
+_MAX_REASON_CHARS = 250  # a reason says what is wrong; it never carries the payload
+_MAX_PATH_CHARS = 60
 REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 """What a decoder raises for a payload; a `ValueError` for text that is not UTF-8, and for a time after 9999."""
 
@@ -22,6 +30,46 @@ class ParseFormat(StrEnum):
 
     JSON = "json"
     MSGPACK = "msgpack"
+
+
+class BadPayload(Exception):
+    """A payload that is no row; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParseError:
+    """One payload that is no row: its place in the values that were given, and why.
+
+    The reason begins with `parse error: `, is shorter than 300 characters, and does not repeat the payload.
+    """
+
+    index: int
+    reason: str
+
+
+def parse_error(index: int, why: object) -> ParseError:
+    """A `ParseError` with the prefix, cut to its length.
+
+    >>> parse_error(3, "the value is empty")
+    ParseError(index=3, reason='parse error: the value is empty')
+    """
+    text = str(why)
+    return ParseError(index, _PREFIX + (text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]}..."))
+
+
+def shown(path: str) -> str:
+    """The path of a field, quoted, and cut where it is long."""
+    return repr(path if len(path) <= _MAX_PATH_CHARS else f"{path[:_MAX_PATH_CHARS]}...")
+
+
+def inner_fields(kind: pa.DataType) -> Fields:
+    """The fields of a struct; of a list or a map, what is in it."""
+    return tuple(kind.field(at) for at in range(kind.num_fields))
+
+
+def attribute(at: int) -> str:
+    """What the column at this place is called in a struct for rows."""
+    return f"field_{at}"
 
 
 class Members(list[tuple[str, Any]]):
@@ -79,14 +127,13 @@ def without(items: Sequence[_T], rows: Iterable[int]) -> list[_T]:
     >>> without(range(5), {3, 1})
     [0, 2, 4]
     """
-    return list(chain.from_iterable(items[start:end] for start, end in _between(rows, len(items))))
+    kept: list[_T] = []
+    for row, end in pairwise([-1, *sorted(rows), len(items)]):
+        kept += items[row + 1 : end]
+    return kept
 
 
 def values_without(values: pa.Array[Any], rows: Iterable[int]) -> pa.Array[Any]:
     """The same of a column."""
-    return pa.concat_arrays([values.slice(start, end - start) for start, end in _between(rows, len(values))])
-
-
-def _between(rows: Iterable[int], total: int) -> Iterable[tuple[int, int]]:
-    ends = [*sorted(rows), total]
-    return zip([0, *(row + 1 for row in ends[:-1])], ends, strict=True)
+    ends = pairwise([-1, *sorted(rows), len(values)])
+    return pa.concat_arrays([values.slice(row + 1, end - row - 1) for row, end in ends])

@@ -11,17 +11,26 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
 
-from penstock.engine.parsing.parse_errors import BadPayload, shown
-from penstock.engine.parsing.payload_format import Members, decode_each, without
-from penstock.engine.parsing.payload_formats import PayloadFormat
+from penstock.engine.parsing.json_payloads import JsonPayloads
+from penstock.engine.parsing.msgpack_payloads import MsgpackPayloads
+from penstock.engine.parsing.payload_format import (
+    BadPayload,
+    Members,
+    ParseFormat,
+    attribute,
+    decode_each,
+    inner_fields,
+    shown,
+    without,
+)
 
-Fields: TypeAlias = "tuple[pa.Field[Any], ...]"
+PayloadFormat: TypeAlias = JsonPayloads | MsgpackPayloads
 
 NAMES: dict[type, str] = {
     bool: "a boolean",
@@ -43,9 +52,10 @@ _NONE = timedelta()
 _DECIMAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # one way to read any digits
 
 
-def inner_fields(kind: pa.DataType) -> Fields:
-    """The fields of a struct; of a list or a map, what is in it."""
-    return tuple(kind.field(at) for at in range(kind.num_fields))
+@cache
+def format_of(form: ParseFormat) -> PayloadFormat:
+    """How payloads of a format are read. The rest of the parser does not depend on which it is."""
+    return JsonPayloads() if form is ParseFormat.JSON else MsgpackPayloads()
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -59,11 +69,6 @@ def type_name(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"map<string, {type_name(kind.item_type)}>"
     return f"list<{type_name(kind.value_type)}>" if pa.types.is_list(kind) else str(kind)
-
-
-def attribute(at: int) -> str:
-    """What the column at this place is called in a row."""
-    return f"field_{at}"
 
 
 class RowShape:
@@ -94,11 +99,15 @@ class ColumnShape:
         )
 
 
-def read_object(payload: bytes, form: PayloadFormat) -> dict[str, Any]:
-    """The object in a payload. Raises `BadPayload`, also for a key that one of its objects has twice."""
+def check_payload(payload: bytes, form: PayloadFormat) -> None:
+    """Raise `BadPayload` unless the payload is one object."""
     wrong = form.why_bad(payload)
     if wrong is not None:
         raise BadPayload(wrong)
+
+
+def read_object(payload: bytes, form: PayloadFormat) -> dict[str, Any]:
+    """The object in a payload that was checked. Raises `BadPayload` for a key that one of its objects has twice."""
     value = form.decode(payload)
     if not form.keeps_all_keys([payload], [value]):
         _refuse_repeated(repeated_key(form, payload))
@@ -115,6 +124,7 @@ def read_objects(values: pa.Array[Any], form: PayloadFormat) -> tuple[list[dict[
     bad: dict[int, str] = {}
     for row in sorted(unsure.union(rows_without_proof(payloads, objects, form, unsure))):
         try:
+            check_payload(payloads[row], form)
             objects[row] = read_object(payloads[row], form)
         except BadPayload as why:
             bad[row] = str(why)
@@ -153,10 +163,7 @@ def repeated_key(form: PayloadFormat, raw: Any) -> str | None:
 
 
 def read_row(payload: bytes, form: PayloadFormat, shape: RowShape) -> tuple[object, Sequence[str]]:
-    """The payload as a row, and the names of all its members. Raises `BadPayload`."""
-    wrong = form.why_bad(payload)
-    if wrong is not None:
-        raise BadPayload(wrong)
+    """A payload that was checked as a row, and the names of all its members. Raises `BadPayload`."""
     members = form.opened(payload)
     return _row(form, members, shape, ""), [name for name, _ in members]
 

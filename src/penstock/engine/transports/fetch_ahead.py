@@ -96,11 +96,10 @@ class FetchAhead(Generic[Item, Result]):
         self._fetches = deque[Fetch[Item, Result]]()
         self._largest: int | None = None  # of the results so far
         number = next(_numbers)
-        self._threads = [
+        self._threads = [  # each fetch starts one more, until all of them run
             threading.Thread(target=self._run, name=f"penstock-fetch-{number}-{one}", daemon=True)
             for one in range(threads)
         ]
-        self._is_started = False
 
     def __len__(self) -> int:
         return len(self._fetches)
@@ -120,19 +119,17 @@ class FetchAhead(Generic[Item, Result]):
 
     def start(self, item: Item, *, expected_size: int | None = None, guard: MemoryGuard | None = None) -> None:
         """Fetch one more, behind the others."""
-        if not self._is_started:
-            self._is_started = True
-            for thread in self._threads:
-                thread.start()
         one = Fetch(item, self._size_of, expected_size, guard)
         self._fetches.append(one)
         self._work.put(lambda: one.run(self._fetch))
+        idle = next((thread for thread in self._threads if thread.ident is None), None)
+        if idle is not None:
+            idle.start()
 
     def release_unused_memory(self) -> None:
         """Have each thread return the memory that its allocator keeps unused: only the thread itself can."""
-        if self._is_started:
-            for _ in self._threads:
-                self._work.put(pa.default_memory_pool().release_unused)
+        for _ in self._running():
+            self._work.put(pa.default_memory_pool().release_unused)
 
     def first(self) -> Fetch[Item, Result] | None:
         """The one that was started first."""
@@ -152,13 +149,13 @@ class FetchAhead(Generic[Item, Result]):
     def close(self) -> None:
         """Release all of them, and end the threads."""
         self.clear()
-        if self._is_started:
-            for _ in self._threads:
-                self._work.put(None)
-            for thread in self._threads:
-                thread.join()
-            self._is_started = False
-            self._threads = []
+        for _ in self._running():
+            self._work.put(None)
+        for thread in self._running():
+            thread.join()
+
+    def _running(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads if thread.ident is not None]
 
     def _expected(self, size: int | None) -> int | None:
         return self._largest if size is None else size

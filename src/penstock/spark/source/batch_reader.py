@@ -9,8 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.buffer import BufferQueue
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.partitions import BatchRun, plan_partitions
-from penstock.spark.source.planner import measured
+from penstock.spark.source.partitions import BatchRun, measured, plan_partitions
 from penstock.spark.source.reading import Rows, read_run
 
 
@@ -26,7 +25,7 @@ class BufferReader(DataSourceReader):
         """What is queued now, cut into partitions."""
         options = self._options
         config = options.consumer_config(gc=False)  # checks the group's name and the paths
-        store = options.open()
+        store = options.store
         view = BufferQueue(store, options.manifest_path, "consumer", group=config.group).peek()
         start = view.first_sequence
         if options.starting_sequence is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig
@@ -48,7 +49,7 @@ class _Switch(StrEnum):
     OFF = "off"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReadOptions:
     """The options of a read, checked. What is none of the data source's own is an option of the store."""
 
@@ -96,8 +97,9 @@ class ReadOptions:
         """Whether a batch may be read in several ranges. Where a broken one is set aside, it is as a whole."""
         return self.on_corrupt_batch is OnCorruptBatch.FAIL
 
-    def open(self) -> ObjectStore:
-        """Open the buffer's store."""
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The buffer's store, opened when it is first asked for."""
         return open_store(self.where, **self.storage)
 
     def consumer_config(self, *, gc: bool) -> ConsumerConfig:

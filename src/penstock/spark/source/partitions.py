@@ -1,14 +1,18 @@
-"""From a run of batches to Spark's input partitions."""
+"""From a run of batches to Spark's input partitions, and the sizes that this takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock.buffer import BatchDescriptor
+from penstock.buffer import BatchDescriptor, largest_object, record_count
+from penstock.errors import CorruptData, InvalidInput, NotFound
+from penstock.storage import ObjectStore, get_at_most
 
+PARALLEL_SIZE_REQUESTS = 16
 _MIN_PARTITION_BYTES = 256 << 10  # below that a task costs more than it saves
 
 
@@ -56,3 +60,24 @@ def plan_partitions(
     if pieces:
         runs.append(BatchRun(pieces))
     return runs
+
+
+def measured(store: ObjectStore, batches: Sequence[BatchDescriptor], *, count_records: bool) -> list[BatchDescriptor]:
+    """The batches with their sizes, and if asked with how many records they have, from the store where they lack one.
+
+    A manifest of version 1 has neither. A batch that is gone or broken counts as empty: reading it reports the error.
+    """
+
+    def measure(batch: BatchDescriptor) -> BatchDescriptor:
+        if batch.size is not None and not (count_records and batch.records is None):
+            return batch
+        try:
+            if not count_records:
+                return replace(batch, size=store.head(batch.location).size)
+            data = get_at_most(store, batch.location, largest_object(batch)).data
+            return replace(batch, size=len(data), records=record_count(data))
+        except (NotFound, CorruptData, InvalidInput):
+            return replace(batch, size=0, records=0)
+
+    with ThreadPoolExecutor(PARALLEL_SIZE_REQUESTS, "penstock-sizes") as pool:
+        return list(pool.map(measure, batches))

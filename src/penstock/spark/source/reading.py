@@ -8,12 +8,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.buffer import BatchDescriptor, decode_object, largest_object, read_object
-from penstock.engine import Fetch, FetchAhead
+from penstock.engine import FetchAhead
 from penstock.errors import CorruptData, NotFound, PenstockError
 from penstock.records import rows_of_size
 from penstock.spark.source.options import OnCorruptBatch, ReadOptions
@@ -75,44 +76,40 @@ def read_run(run: BatchRun, options: ReadOptions, rows: Rows) -> Iterator[pa.Rec
     set aside; and whatever `rows` raises.
     """
     _ignore_interrupts()
-    store, schema = options.open(), rows.schema
+    store, schema = options.store, rows.schema
     waiting = deque(run.pieces)
     # As they are stored: what they unpack to is known only then, and held one at a time.
     fetching = FetchAhead[Piece, bytes](lambda piece: read_object(store, piece.batch), _MAX_FETCHES, size_of=len)
     with closing(fetching) as ahead:
         while waiting or len(ahead):
-            _start_fetches(ahead, waiting)
+            while waiting and (not len(ahead) or _may_start(ahead, waiting[0])):
+                ahead.start(piece := waiting.popleft(), expected_size=piece.batch.size or 0)
             fetch = ahead.first()
             assert fetch is not None  # noqa: S101  at least one was started
-            yield from (_checked(out, schema) for out in _read_piece(fetch, store, options, rows))
+            try:
+                batch = decode_object(store, fetch.item.batch, fetch.result())
+                results = map(rows.of, _chunks(fetch.item, batch, url_of(store)))
+                del batch  # its last chunk is the last to refer to it
+            except (NotFound, CorruptData) as error:
+                if options.on_corrupt_batch is OnCorruptBatch.FAIL:
+                    raise
+                broken = BrokenBatch(fetch.item.batch, str(error), _bytes_of(store, fetch.item.batch))
+                results = map(rows.of_broken, (broken,))
+            yield from (_checked(out, schema) for out in chain.from_iterable(results) if out.num_rows)
             ahead.remove_first()
             fetch.release()  # before the next one is waited for and unpacked
 
 
-def _start_fetches(ahead: FetchAhead[Piece, bytes], waiting: deque[Piece]) -> None:
-    while waiting:
-        size = waiting[0].batch.size or 0
-        if len(ahead) and not ahead.can_start(_MAX_BYTES_AHEAD, max_under_way=_MAX_FETCHES, expected_size=size):
-            return
-        ahead.start(waiting.popleft(), expected_size=size)
+def _may_start(ahead: FetchAhead[Piece, bytes], piece: Piece) -> bool:
+    return ahead.can_start(_MAX_BYTES_AHEAD, max_under_way=_MAX_FETCHES, expected_size=piece.batch.size or 0)
 
 
-def _read_piece(
-    fetch: Fetch[Piece, bytes], store: ObjectStore, options: ReadOptions, rows: Rows
-) -> Iterator[pa.RecordBatch]:
-    piece = fetch.item
-    try:
-        batch = decode_object(store, piece.batch, fetch.result())
-    except (NotFound, CorruptData) as error:
-        if options.on_corrupt_batch is OnCorruptBatch.FAIL:
-            raise
-        yield from rows.of_broken(BrokenBatch(piece.batch, str(error), _bytes_of(store, piece.batch)))
-        return
+def _chunks(piece: Piece, batch: pa.RecordBatch, where: str) -> Iterator[Chunk]:
+    """The records of a piece of a batch, a bounded number at a time."""
     start, end = piece.rows(batch.num_rows)
     while start < end:
         count = max(min(rows_of_size(batch.slice(0, end), start, _CHUNK_BYTES), _CHUNK_ROWS), 1)
-        chunk = Chunk(batch.slice(start, count), start, piece.batch, url_of(store))
-        yield from (out for out in rows.of(chunk) if out.num_rows)
+        yield Chunk(batch.slice(start, count), start, piece.batch, where)
         start += count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ class UnparsedRows:
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of every batch it makes."""
         return to_arrow(self._schema)
@@ -54,19 +55,23 @@ class ParsedRows:
         self._form = form
         self._on_error = on_error
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of every batch it makes."""
         return to_arrow(self._schema)
 
+    @cached_property
+    def _parsed_schema(self) -> pa.Schema:
+        return to_arrow(parsed_columns(self._schema))
+
     def of(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """One row for each record that parsed, then one for each that is set aside."""
         schema, values = self.schema, chunk.records.column("value")
-        parsed = parse_as(values, to_arrow(parsed_columns(self._schema)), self._form)
+        parsed = parse_as(values, self._parsed_schema, self._form)
         yield with_nulls(parsed.batch, schema)
         if not parsed.errors or self._on_error is OnError.SKIP:
             return
-        names = self._schema.fieldNames()
+        names = schema.names
         if self._on_error is OnError.FAIL or not {ERROR, RAW} & set(names):
             first = parsed.errors[0]
             how = (
