@@ -188,7 +188,7 @@ def check_no_nulls(batch: pa.RecordBatch) -> None:
     """Raise `CorruptData` where a payload, or a part of a header, is null."""
     if batch.column("value").null_count:
         raise CorruptData("the column 'value' holds a null")
-    headers: Any = batch.column("headers") if "headers" in batch.schema.names else None
+    headers: Any = batch.column("headers") if batch.num_columns > 1 and "headers" in batch.schema.names else None
     if headers is not None and any(part.null_count for part in [headers.flatten(), *headers.flatten().flatten()]):
         raise CorruptData("the column 'headers' holds a pair without key or value")
 

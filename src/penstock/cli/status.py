@@ -28,7 +28,6 @@ from penstock.storage import ObjectStore, url_of
 MAX_MEASURED_BATCHES = 10_000
 _SIZE_THREADS = 16
 _TRIES = 5
-_WITHOUT_GROUPS = 1  # the version of a manifest with one reader, which does not count records
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,8 @@ class Status:
     data_objects: int
     data_bytes: int
     groups: list[GroupStatus]
+    names_groups: bool
+    """Whether the manifest has groups with names, and counts records."""
 
 
 def status_command(
@@ -67,7 +68,9 @@ def status_command(
     store = open_with(where, storage_options)
     found = look(store, path, now=time.time(), most_measured=MAX_MEASURED_BATCHES)
     if as_json:
-        say_json(asdict(found))
+        shown = asdict(found)
+        del shown["names_groups"]  # a script has the version
+        say_json(shown)
         return
     for name, value in _rows(found):
         say(f"{name:<17} {value}")
@@ -111,6 +114,7 @@ def look(
         data_objects=len(data),
         data_bytes=sum(data),
         groups=groups_in(view),
+        names_groups=view.names_groups,
     )
 
 
@@ -156,7 +160,7 @@ def _rows(found: Status) -> list[tuple[str, object]]:
     if found.batches_missing:
         missing = counted(found.batches_missing, "batch that waits has", "batches that wait have")
         rows.append(("MISSING", f"{missing} no data object"))
-    for group in found.groups if found.version != _WITHOUT_GROUPS else ():
+    for group in found.groups if found.names_groups else ():
         owner = f", last taken over by {group.owner}" if group.owner else ""
         behind = counted(group.lag, "batch", "batches")
         rows.append((f"group {group.name}", f"{behind} behind, epoch {group.epoch}{owner}"))
@@ -173,7 +177,7 @@ def _bytes_row(found: Status) -> str:
 def _records_row(found: Status) -> str:
     if found.records_waiting is not None:
         return str(found.records_waiting)
-    if found.version == _WITHOUT_GROUPS:
+    if not found.names_groups:
         return "not known: a manifest of version 1 does not count them"
     return f"at least {found.records_at_least}: those from before the upgrade to version 2 were not counted"
 

@@ -75,7 +75,8 @@ class VersionedObject(Generic[S]):
     """One object, read through a cache of its last state. Safe to share between threads.
 
     `decode` reads its bytes. `absent` is its state where there is no object. `write_before` writes what a `Change` has
-    before it. `seen` gets each state that was read or written. `role` is `producer` or `consumer`, for the metrics.
+    before it. `seen` gets each state that is written, or read for the first time. `role` is `producer` or `consumer`,
+    for the metrics.
     """
 
     def __init__(
@@ -127,11 +128,9 @@ class VersionedObject(Generic[S]):
             got = self.with_retries(lambda: get_at_most(self.store, self.path, MAX_MANIFEST_BYTES), tries, NotFound)
         except NotFound:
             return self._remember(Versioned(self.absent))
-        if latest is not None and latest.version == got.version:
-            state = latest.state
-        else:
-            state = decoded(self._decode, got.data, self.where)
-        return self._remember(Versioned(state, got.version, got.last_modified))
+        is_known = latest is not None and latest.version == got.version
+        state = latest.state if latest is not None and is_known else decoded(self._decode, got.data, self.where)
+        return self._remember(Versioned(state, got.version, got.last_modified), is_known=is_known)
 
     def with_retries(
         self, call: Callable[[], T], tries: int = READ_TRIES, unless: type[Exception] | tuple[()] = ()
@@ -199,8 +198,9 @@ class VersionedObject(Generic[S]):
                 return found
         return found
 
-    def _remember(self, found: Versioned[S]) -> Versioned[S]:
-        self._seen(found)
+    def _remember(self, found: Versioned[S], *, is_known: bool = False) -> Versioned[S]:
+        if not is_known:
+            self._seen(found)
         self._latest = found if found.version is not None else None
         self._latest_at = self._uptime()
         return found

@@ -73,6 +73,7 @@ class QueueView:
         self.last_modified = found.last_modified
         """When the manifest was written, in the store's time; None where there is no manifest, or it is not known."""
         self.format_version = state.format_version
+        self.names_groups = state.names_groups
         self.groups = state.groups
         """The readers, in the order they were created. A manifest of version 1 has one."""
         self.epoch = state.epoch if group is None else state.groups[group].epoch
