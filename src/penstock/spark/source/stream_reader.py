@@ -195,6 +195,8 @@ class Planner:
         if start > self.first_sequence:
             self._read_through(start - 1)
             self._consumer.ack_through(start - 1)
+            for sequence in range(self.first_sequence, start):
+                self._known.pop(sequence, None)
             self.first_sequence = start
 
     def _check_start(self, start: int) -> None:
@@ -263,8 +265,7 @@ class Planner:
 
     def _read_more(self) -> bool:
         batches = self._consumer.next_descriptors(_MAX_ENTRIES_PER_READ)
-        not_acked = (batch for sequence, batch in self._known.items() if sequence >= self.first_sequence)
-        self._known = {batch.sequence: batch for batch in (*not_acked, *batches)}
+        self._known.update((batch.sequence, batch) for batch in batches)
         self._looked = self._clock()
         return bool(batches)
 
