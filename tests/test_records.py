@@ -74,11 +74,11 @@ def test_payloads_go_into_arrow_without_an_object_each() -> None:
     try:
         before = len(gc.get_objects())
         batch = values_to_arrow(values)
-        made = len(gc.get_objects()) - before
+        new_objects = len(gc.get_objects()) - before
     finally:
         gc.enable()
     assert batch.num_rows == 50_000
-    assert made < 100
+    assert new_objects < 100
 
 
 def test_header_order_repeats_and_emptiness_are_kept() -> None:

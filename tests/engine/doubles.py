@@ -24,17 +24,17 @@ class Faults:
     """Raises at the nth call of a place, from 0, that was asked for; once each."""
 
     def __init__(self, *planned: tuple[str, int]) -> None:
-        self._left = set(planned)
+        self._planned = set(planned)
         self._calls: dict[str, int] = {}
 
     def plan(self, place: str, call: int) -> None:
-        self._left.add((place, self._calls.get(place, 0) + call))
+        self._planned.add((place, self._calls.get(place, 0) + call))
 
     def meet(self, place: str) -> None:
         call = self._calls.get(place, 0)
         self._calls[place] = call + 1
-        if (place, call) in self._left:
-            self._left.discard((place, call))
+        if (place, call) in self._planned:
+            self._planned.discard((place, call))
             raise Fault(f"planned at {place} {call}")
 
 

@@ -25,10 +25,10 @@ from tests.support.waiting import A_WHILE, Background, Bell, Gate
 
 def all_there(records: Subscription) -> list[MetadataRecord]:
     """What a log in this process has at once."""
-    taken = []
+    found = []
     while (record := records.poll(0)) is not None:
-        taken.append(record)
-    return taken
+        found.append(record)
+    return found
 
 
 # An add that races with a publish
@@ -124,10 +124,10 @@ def test_publishes_between_all_steps_of_the_feed() -> None:
             records.add(PartitionStart(0, start))
             seen += [records.poll(0) for _ in range(5)]
             feed.before_fetch = feed.after_fetch = feed.before_wake = lambda: None
-            taken = [record for record in (*seen, *all_there(records)) if record is not None]
+            found = [record for record in (*seen, *all_there(records)) if record is not None]
         marks = log.high_water_marks()
-        assert of(0, taken) == expected(0, range(start, marks[0])), seed
-        assert of(1, taken) == expected(1, range(marks[1])), seed
+        assert of(0, found) == expected(0, range(start, marks[0])), seed
+        assert of(1, found) == expected(1, range(marks[1])), seed
 
 
 # A subscriber that is slow
@@ -183,12 +183,12 @@ def test_threads_that_poll_one_subscription_take_each_record_once(log: MetadataL
     for publisher in publishers:
         publisher.result()
     records.close()
-    taken = [taker.result() for taker in takers]
-    for one in taken:
+    found = [taker.result() for taker in takers]
+    for one in found:
         for partition in (0, 1):
             offsets = [record.offset for record in of(partition, one)]
             assert offsets == sorted(offsets)
-    union = sorted((record for one in taken for record in one), key=lambda record: (record.partition, record.offset))
+    union = sorted((record for one in found for record in one), key=lambda record: (record.partition, record.offset))
     assert union == expected(0, range(each)) + expected(1, range(each))
 
 

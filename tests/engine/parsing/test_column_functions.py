@@ -69,8 +69,8 @@ def test_a_batch_of_no_rows_may_be_returned() -> None:
 
 
 def test_columns_that_look_like_those_of_records_are_the_functions_own() -> None:
-    made = apply(lambda batch: pa.record_batch({"value": pa.array([b"x"], pa.binary())}))
-    assert made.arrow.to_pydict() == {"value": [b"x"]}
+    result = apply(lambda batch: pa.record_batch({"value": pa.array([b"x"], pa.binary())}))
+    assert result.arrow.to_pydict() == {"value": [b"x"]}
 
 
 def test_rows_with_an_error_are_taken_out() -> None:
@@ -93,18 +93,18 @@ def test_an_empty_error_is_an_error() -> None:
 
 
 def test_all_rows_may_be_in_error() -> None:
-    made = apply(lambda batch: marked(batch, "x", "y", "z"))
-    assert (made.is_empty, len(made.dead_letters)) == (True, 3)
+    result = apply(lambda batch: marked(batch, "x", "y", "z"))
+    assert (result.is_empty, len(result.dead_letters)) == (True, 3)
 
 
 def test_errors_of_all_null_are_none_and_the_column_is_gone() -> None:
-    made = apply(lambda batch: marked(batch, None, None, None))
-    assert (made.arrow.schema.names, made.dead_letters) == (["id", "group"], ())
+    result = apply(lambda batch: marked(batch, None, None, None))
+    assert (result.arrow.schema.names, result.dead_letters) == (["id", "group"], ())
 
 
 def test_errors_of_null_type_are_none_and_the_column_is_gone() -> None:
-    made = apply(lambda batch: batch.append_column("_error", pa.nulls(3)))
-    assert (made.arrow.schema.names, made.dead_letters) == (["id", "group"], ())
+    result = apply(lambda batch: batch.append_column("_error", pa.nulls(3)))
+    assert (result.arrow.schema.names, result.dead_letters) == (["id", "group"], ())
 
 
 def test_errors_may_be_a_large_string() -> None:
@@ -169,7 +169,7 @@ SILENT: dict[str, Function] = {
     "only a column with repeats kept": lambda batch: marked(
         pa.record_batch({"id": [3, 0, 0], "group": batch.column("group")}), "bad", None, None
     ),
-    "all columns new": lambda batch: marked(pa.record_batch({"made": [1, 2, 3]}), "bad", None, None),
+    "all columns new": lambda batch: marked(pa.record_batch({"new": [1, 2, 3]}), "bad", None, None),
     "a column of another type": lambda batch: marked(
         pa.record_batch({"id": batch.column("id").cast(pa.string()), "group": ["x", "y", "z"]}), "bad", None, None
     ),
@@ -200,7 +200,7 @@ def test_a_row_as_json_has_no_error_in_it() -> None:
 
 
 def test_the_only_row_is_the_only_record_whatever_was_made_of_it() -> None:
-    assert letters(lambda batch: marked(pa.record_batch({"made": [1]}), "bad"), RECORDS[:1]) == [
+    assert letters(lambda batch: marked(pa.record_batch({"new": [1]}), "bad"), RECORDS[:1]) == [
         DeadLetter.of(RECORDS[0], "bad")
     ]
 
@@ -248,13 +248,13 @@ def test_where_rows_may_have_moved_raw_is_the_payload() -> None:
 
 
 def test_where_rows_were_kept_the_letter_is_of_the_record_also_beside_raw() -> None:
-    made = letters(lambda batch: raw(marked(batch, "bad", None, None), b"1", b"2", b"3"))
-    assert made == [DeadLetter.of(RECORDS[0], "bad")]
+    result = letters(lambda batch: raw(marked(batch, "bad", None, None), b"1", b"2", b"3"))
+    assert result == [DeadLetter.of(RECORDS[0], "bad")]
 
 
 def test_raw_is_not_for_the_sink() -> None:
-    made = apply(lambda batch: raw(marked(batch, "bad", None, None), b"1", b"2", b"3"))
-    assert made.arrow.schema.names == ["id", "group"]
+    result = apply(lambda batch: raw(marked(batch, "bad", None, None), b"1", b"2", b"3"))
+    assert result.arrow.schema.names == ["id", "group"]
 
 
 def test_raw_is_not_for_the_sink_without_an_error_column_either() -> None:
@@ -270,8 +270,8 @@ def test_a_null_raw_falls_back_to_the_row() -> None:
 
 
 def test_a_raw_that_is_no_bytes_falls_back_to_the_record() -> None:
-    made = letters(lambda batch: raw(marked(batch, "bad", None, None), "1", "2", "3", kind=pa.string()))
-    assert made == [DeadLetter.of(RECORDS[0], "bad")]
+    result = letters(lambda batch: raw(marked(batch, "bad", None, None), "1", "2", "3", kind=pa.string()))
+    assert result == [DeadLetter.of(RECORDS[0], "bad")]
 
 
 OWN_RAW = [Record(b'{"_raw": "mine", "id": 1}'), Record(b'{"_raw": "mine too", "id": 2}')]
@@ -282,8 +282,8 @@ def test_a_field_named_raw_that_came_in_goes_on() -> None:
 
 
 def test_a_field_named_raw_that_came_in_goes_on_also_beside_errors() -> None:
-    made = apply(lambda batch: marked(batch, None, "bad"), OWN_RAW)
-    assert made.arrow.to_pydict().get("_raw") == ["mine"]
+    result = apply(lambda batch: marked(batch, None, "bad"), OWN_RAW)
+    assert result.arrow.to_pydict().get("_raw") == ["mine"]
 
 
 # In an engine

@@ -184,11 +184,11 @@ class Full:
 
     def __init__(self, asked: Event) -> None:
         self._asked = asked
-        self._left = 3
+        self._remaining = 3
 
     def read(self) -> Pressure:
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             self._asked.set()
         return Pressure(1)
 

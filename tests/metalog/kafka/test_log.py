@@ -38,12 +38,12 @@ def open_log(kafka_bootstrap: str, fresh_name: str) -> Iterator[Open]:
 
 
 def take(records: Subscription, count: int) -> list[tuple[int, bytes]]:
-    taken: list[tuple[int, bytes]] = []
+    found: list[tuple[int, bytes]] = []
     for _ in range(count):
         record = records.poll(PATIENCE)
-        assert record is not None, f"only {len(taken)} of {count} came"
-        taken.append((record.offset, record.payload))
-    return taken
+        assert record is not None, f"only {len(found)} of {count} came"
+        found.append((record.offset, record.payload))
+    return found
 
 
 @pytest.mark.parametrize(

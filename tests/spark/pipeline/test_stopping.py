@@ -234,10 +234,10 @@ def stop_at_once_and_run_again(driver: Driver) -> dict[str, Stopped]:
         pipe.read()
     driver.signal(signal.SIGTERM)
     driver.signal(signal.SIGTERM)
-    at_once = stopped(driver, places)
+    after_two_signals = stopped(driver, places)
     (places.root / HELD).unlink()
     driver.run(places, "in-a-task", "available_now")
-    return {"at once": at_once, "the next run": stopped(driver, places)}
+    return {"at once": after_two_signals, "the next run": stopped(driver, places)}
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class DyingStore:
 
     def __init__(self, below: ObjectStore, write: int, *, after: bool) -> None:
         self._below = below
-        self._left = write
+        self._remaining = write
         self._after = after
         self.is_dead = False
 
@@ -61,11 +61,11 @@ class DyingStore:
         return self._write(lambda: self._below.put_if_match(path, data, version))
 
     def _write(self, write: Callable[[], T]) -> T:
-        self._left -= 1
-        if self._left == 0 and not self._after:
+        self._remaining -= 1
+        if self._remaining == 0 and not self._after:
             raise self._die()
         answer = write()
-        if self._left == 0:
+        if self._remaining == 0:
             raise self._die()
         return answer
 
