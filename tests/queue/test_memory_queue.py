@@ -6,13 +6,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from penstock import EventQueue
 from penstock.errors import BackpressureTimeout, InvalidInput
+from tests.support.forked_objects import locks_held
 from tests.support.processes import PATIENCE, in_forked_child
 from tests.support.waiting import Background, wait_for_waiting_threads
 
@@ -254,9 +256,12 @@ USES: dict[str, Callable[[EventQueue[object]], object]] = {
 }
 
 
-def test_a_forked_child_cannot_use_the_queue_and_its_parent_can() -> None:
+@pytest.mark.parametrize("hold", [nullcontext, locks_held], ids=["idle", "while a thread has its lock"])
+def test_a_forked_child_cannot_use_the_queue_and_its_parent_can(hold: Callable[[object], Any]) -> None:
     queue = holding("a", "b")
-    raised = {name: in_forked_child(partial(use, queue)) for name, use in USES.items()}
+    with hold(queue) as held:
+        assert held is queue or held == 1
+        raised = {name: in_forked_child(partial(use, queue)) for name, use in USES.items()}
     assert {name: why for name, why in raised.items() if not why.startswith("InvalidInput: EventQueue(2 events)")} == {}
     assert all("this forked child" in why for why in raised.values())
     assert (queue.pop(), len(queue)) == ("a", 1)
