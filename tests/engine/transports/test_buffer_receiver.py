@@ -481,7 +481,7 @@ def test_close_ends_its_threads_and_those_of_a_consumer_that_it_opened(tmp_path:
     assert not set(threading.enumerate()) - before
 
 
-@pytest.mark.parametrize("fetchers", [0, -1, 1.5, True, None])
+@pytest.mark.parametrize("fetchers", [0, -1, 1.5, True, None, 1 << 40])
 def test_a_number_of_fetchers_out_of_range_is_refused(memory: ObjectStore, fetchers: Any) -> None:
     with pytest.raises(InvalidInput, match="fetchers"):
         BufferReceiver(memory, fetchers=fetchers)

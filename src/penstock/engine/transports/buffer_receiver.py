@@ -31,6 +31,7 @@ from penstock.storage import ObjectStore
 
 _MAX_BYTES_AHEAD = 256 << 20  # where a receive has no limit
 _MAX_ENTRIES_PER_READ = 64
+_MAX_FETCHERS = 1000  # each is a thread
 # Of the memory limit, for each batch that is being fetched: a batch may be larger than all before it, is in memory
 # several times while it is decoded, and is not all that the process holds.
 _MEMORY_BYTES_PER_FETCH = 8 * FLUSH_SIZE_BYTES
@@ -61,7 +62,7 @@ class BufferReceiver(Closing, Receiver):
         fetchers: int = 4,
     ) -> None:
         super().__init__()
-        check_whole("fetchers", fetchers)
+        check_whole("fetchers", fetchers, most=_MAX_FETCHERS)
         self._filters = checked_filters(filters)
         self._owns_consumer = not isinstance(source, Consumer)
         self._consumer = source if isinstance(source, Consumer) else Consumer(source)
