@@ -94,7 +94,7 @@ def _safe_lines(values: pa.Array[Any]) -> pa.Buffer | None:
         return None
     if not (pc.all(pc.starts_with(texts, "{")).as_py() and pc.all(pc.ends_with(texts, "}")).as_py()):
         return None
-    # One list with all values in it: the text is made once, and never becomes a Python object.
+    # One list with all values in it: Arrow joins them in one step, without a Python object for each.
     everything: Any = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     joined: Any = pc.binary_join(everything, b"\n")
     lines = cast("pa.Buffer", joined.buffers()[2].slice(0, bytes_of(joined)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ RecordFunction: TypeAlias = Callable[[WorkBatch], WorkBatch]
 Source: TypeAlias = Callable[[], pa.RecordBatch | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Parse:
     """How payloads are parsed."""
 
@@ -34,13 +34,23 @@ class Parse:
     schema: StructType
     on_error: OnError
 
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns, as Arrow has them."""
+        return to_arrow(self.schema)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class ColumnStep:
     """A function of columns, and the columns that it returns."""
 
     fn: ColumnFunction
     schema: StructType
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns, as Arrow has them."""
+        return to_arrow(self.schema)
 
 
 class PipelineRows:
@@ -61,7 +71,7 @@ class PipelineRows:
         self._parse = parse
         self._on_columns = tuple(on_columns)
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of every batch it makes."""
         return to_arrow(self._schema).append(pa.field(LETTER, pa.binary()))
@@ -111,7 +121,7 @@ class PipelineRows:
     def _run_parse(
         self, parse: Parse, chunk: Chunk, records: pa.RecordBatch, first: int | None, letters: list[Letter]
     ) -> tuple[pa.RecordBatch, Sequence[int]]:
-        parsed = parse_as(records.column("value"), to_arrow(parse.schema), parse.form)
+        parsed = parse_as(records.column("value"), parse.arrow_schema, parse.form)
         if parsed.errors and parse.on_error is OnError.FAIL:
             error = parsed.errors[0]
             where = error.index if first is None else f"record {first + error.index}"
@@ -129,7 +139,7 @@ def _run_on_columns(
     step: ColumnStep, chunk: Chunk, given: pa.RecordBatch, source: Source, letters: list[Letter]
 ) -> tuple[pa.RecordBatch, Source]:
     """The columns that a function returns; and the records that its rows came from, as long as those are known."""
-    schema = to_arrow(step.schema)
+    schema = step.arrow_schema
     if not given.num_rows:
         return pa.RecordBatch.from_pylist([], schema=schema), source
     returned: object = _called(step.fn, given, chunk)
