@@ -152,7 +152,11 @@ class RowReader:
                 why = kinds.learn(found)
                 if kinds.changes != changes:
                     raise _SchemaGrew
-            row, names = read_row(payload, self._form, shape)
+            try:
+                row, names = read_row(payload, self._form, shape)
+            except BadPayload:
+                read_object(payload, self._form)  # a key that is there twice is the reason, whatever does not fit
+                raise
         except BadPayload as error:
             bad[at] = str(error)
             return None
