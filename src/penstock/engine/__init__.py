@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.engine.block_loop import CommitMode
     from penstock.engine.dead_letters import DeadLetter, DlqPolicy
     from penstock.engine.delivery import Delivery, wait_for_delivery
+    from penstock.engine.parsing.parse_options import ParseMode, ParseOptions, TimestampUnit
     from penstock.engine.parsing.parsed_batch import (
         ERROR,
         ColumnFunction,
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
         keeps_rows,
         set_apart,
     )
-    from penstock.engine.parsing.parser import check_columns, infer_schema, parse_as
+    from penstock.engine.parsing.parser import ParsedColumns, check_columns, infer_schema, parse_as
     from penstock.engine.parsing.payload_format import ParseFormat
+    from penstock.engine.parsing.schema_sample import SampledColumn, SampledSchema, sample_schema
     from penstock.engine.regulation.budget import ByteBudget, ByteBudgetConfig, Governor, SelfRegulation
     from penstock.engine.regulation.guard import MemoryGuard
     from penstock.engine.regulation.inbound import Admit, Inbound, InboundGate
@@ -48,9 +50,11 @@ else:
             "block_loop": "CommitMode",
             "dead_letters": "DeadLetter DlqPolicy",
             "delivery": "Delivery wait_for_delivery",
+            "parsing.parse_options": "ParseMode ParseOptions TimestampUnit",
             "parsing.parsed_batch": "ColumnFunction ERROR ParseErrorAction ParsedBatch columns keeps_rows set_apart",
-            "parsing.parser": "check_columns infer_schema parse_as",
+            "parsing.parser": "ParsedColumns check_columns infer_schema parse_as",
             "parsing.payload_format": "ParseFormat",
+            "parsing.schema_sample": "SampledColumn SampledSchema sample_schema",
             "regulation.budget": "ByteBudget ByteBudgetConfig Governor SelfRegulation",
             "regulation.guard": "MemoryGuard",
             "regulation.inbound": "Admit Inbound InboundGate",
@@ -87,15 +91,21 @@ __all__ = [
     "MemoryGuard",
     "MemoryTransport",
     "ParseErrorAction",
+    "ParseOptions",
     "ParsedBatch",
+    "ParsedColumns",
     "Pressure",
     "PressureSource",
     "QueueReceiver",
     "Receiver",
+    "SampledColumn",
+    "SampledSchema",
     "SelfRegulation",
     "Sender",
     "UnifiedPressure",
     "WorkBatch",
     "columns",
+    "parse_as",
+    "sample_schema",
     "ship",
 ]

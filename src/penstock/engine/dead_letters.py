@@ -25,9 +25,10 @@ class DeadLetter:
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes]] | None = None
     stage: str = "process"
+    timestamp_ms: int | None = None
 
     def __post_init__(self) -> None:
-        checked = Record(self.payload, self.key, self.headers)
+        checked = Record(self.payload, self.key, self.headers, self.timestamp_ms)
         object.__setattr__(self, "payload", checked.value)
         object.__setattr__(self, "key", checked.key)
         object.__setattr__(self, "headers", checked.headers)
@@ -41,8 +42,8 @@ class DeadLetter:
 
     @classmethod
     def of(cls, record: Record, reason: str, stage: str = "process") -> DeadLetter:
-        """A dead letter with the value, key and headers of a record."""
-        return cls(record.value, reason, record.key, record.headers, stage)
+        """A dead letter with the value, key, headers and timestamp of a record."""
+        return cls(record.value, reason, record.key, record.headers, stage, record.timestamp_ms)
 
 
 Route = Callable[[list[DeadLetter]], Delivery]

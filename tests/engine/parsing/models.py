@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from penstock.engine import ParseFormat, infer_schema, parse_as
+from penstock.engine import ParseFormat, ParseOptions, infer_schema, parse_as
 from penstock.engine.parsing.column_kinds import ColumnKinds
 from penstock.engine.parsing.parser import ParsedColumns, parse_inferred, parse_objects
 
 DEEPEST = 64
+STRICT = ParseOptions()
 HUGE_DIGITS = 4000
 
 
@@ -32,8 +33,12 @@ def inferred(values: list[bytes], form: ParseFormat = ParseFormat.JSON) -> Parse
     return sound(parse_inferred(column(values), form), len(values))
 
 
-def typed(values: list[bytes], schema: pa.Schema, form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:
-    parsed = sound(parse_as(column(values), schema, form), len(values))
+def typed(
+    values: list[bytes], schema: pa.Schema, form: ParseFormat = ParseFormat.JSON, options: ParseOptions = STRICT
+) -> ParsedColumns:
+    parsed = sound(parse_as(column(values), schema, form, options), len(values))
+    if options.rescue is not None:
+        schema = schema.append(pa.field(options.rescue, pa.string()))
     assert parsed.batch.schema.equals(schema, check_metadata=True)
     return parsed
 
@@ -51,20 +56,26 @@ def sound(parsed: ParsedColumns, count: int) -> ParsedColumns:
 
 
 def every_way(
-    values: list[bytes], schema: pa.Schema, form: ParseFormat = ParseFormat.JSON
+    values: list[bytes], schema: pa.Schema, form: ParseFormat = ParseFormat.JSON, options: ParseOptions = STRICT
 ) -> tuple[list[Any], dict[int, str]]:
     """The rows and the errors: the same from the quickest way, from structs, and from values read one by one."""
     no_struct = schema.append(pa.field('no struct has a "', pa.int64()))
-    ways = [typed(values, schema, form), typed(values, no_struct, form)]
+    ways = [typed(values, schema, form, options), typed(values, no_struct, form, options)]
     if form is ParseFormat.JSON:  # Arrow does not take a piece with space around an object, nor one that is empty
-        ways.append(typed([*values, b" "], schema, form))
-        ways += [typed([*values, b" {} "], each, form) for each in (schema, no_struct)]
+        ways.append(typed([*values, b" "], schema, form, options))
+        ways += [typed([*values, b" {} "], each, form, options) for each in (schema, no_struct)]
+    # A row that is read value by value teaches structs what other members there are: the second time they know them.
+    twice = typed([*values, *values], schema, form, options)
+    ways.append(twice)
+    names = [*schema.names, *([options.rescue] if options.rescue else [])]
     found = []
     for way in ways:
-        rows = dict(zip(way.good, way.batch.select(schema.names).to_pylist(), strict=True))
+        rows = dict(zip(way.good, way.batch.select(names).to_pylist(), strict=True))
         errors = {error.index: error.reason.removeprefix("parse error: ") for error in way.errors}
         found.append([{row: of[row] for row in of if row < len(values)} for of in (rows, errors)])
     assert all(repr(each) == repr(found[0]) for each in found), found
+    again = [repr(row) for row, good in zip(twice.batch.to_pylist(), twice.good, strict=True) if good >= len(values)]
+    assert again == [repr(row) for row in found[0][0].values()]
     return list(found[0][0].values()), cast("dict[int, str]", found[0][1])
 
 

@@ -18,6 +18,7 @@ from penstock.engine import (
     EngineConfig,
     MemoryTransport,
     ParsedBatch,
+    ParseOptions,
     WorkBatch,
     columns,
 )
@@ -328,3 +329,27 @@ def test_a_function_may_compute() -> None:
         return batch.append_column("_error", errors)
 
     assert run(large, *ROWS)[1].payloads == [ROWS[2]]
+
+
+def test_a_batch_is_parsed_into_the_columns_of_a_schema_where_one_is_given() -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    batch = WorkBatch([Record(b'{"id": "7", "x": 1}'), Record(b'{"id": "x"}'), Record(b"{")])
+    parsed = ParsedBatch.parse(batch, schema=schema, options=ParseOptions("lenient", rescue="_rescued"))
+    assert parsed.arrow.to_pylist() == [{"id": 7, "_rescued": '{"x":1}'}]
+    assert (parsed.parsed, len(parsed.dead_letters)) == ([{"id": "7", "x": 1}], 2)
+
+
+def test_options_without_a_schema_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="give a schema too"):
+        ParsedBatch.parse(WorkBatch([]), options=ParseOptions("lenient"))
+
+
+@pytest.mark.parametrize("first", ["arrow", "parsed"])
+def test_records_stay_aligned_where_a_lenient_batch_has_nan(first: str) -> None:
+    schema = pa.schema([pa.field("a", pa.float64())])
+    batch = WorkBatch([Record(b'{"a": NaN}'), Record(b'{"a": "x"}'), Record(b'{"a": "1"}')])
+    parsed = ParsedBatch.parse(batch, schema=schema, options=ParseOptions("lenient"))
+    getattr(parsed, first)
+    assert repr(parsed.arrow.to_pylist()) == "[{'a': nan}, {'a': 1.0}]"
+    assert repr(parsed.parsed) == "[{'a': nan}, {'a': '1'}]"
+    assert [record.value for record in parsed.records] == [b'{"a": NaN}', b'{"a": "1"}']

@@ -13,7 +13,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.engine.parsing.payload_format import shown
-from penstock.engine.parsing.row_values import NAMES, as_bytes, as_time, type_name
+from penstock.engine.parsing.row_values import NAMES, type_name
+from penstock.engine.parsing.text_values import as_bytes, as_time
 
 # Compared by identity, which is many times quicker. A list and a struct stand for all of their kind.
 _INTEGER, _FLOAT, _STRING, _BINARY = pa.int64(), pa.float64(), pa.string(), pa.binary()

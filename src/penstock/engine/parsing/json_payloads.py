@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 import pyarrow as pa
 
+from penstock.engine.parsing.lone_surrogates import first_lone_surrogate, without_lone_surrogates
 from penstock.engine.parsing.payload_format import MAX_DEPTH, TOO_DEEP, Decode, Decoders, decode_each
 from penstock.records import bytes_of
 
@@ -23,6 +24,7 @@ _MAX_DIGITS = 4000  # of an integer that Python converts without complaint; its 
 _WHITESPACE = b" \t\r\n"
 _BRACKETS = bytes.maketrans(b"{[}]", b"(())")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"{[}]"))
+_CONSTANT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|(NaN|-?Infinity)(?![ \t\r\n]*:)', re.DOTALL)
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)  # possessive: a long string is read once
 
 
@@ -54,8 +56,25 @@ class JsonPayloads:
         except RecursionError:
             return TOO_DEEP
         except msgspec.MsgspecError as error:
-            return str(error)
+            return self._why_lone_surrogate(payload) or str(error)
         return TOO_DEEP if opening_brackets(payload) > MAX_DEPTH and _is_deep(payload) else None
+
+    def _why_lone_surrogate(self, payload: bytes) -> str | None:
+        """What the decoder calls truncated, or malformed: half of a surrogate pair, if nothing else is wrong."""
+        repaired = without_lone_surrogates(payload)
+        if repaired == payload:
+            return None
+        try:
+            self._skip(repaired)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        return first_lone_surrogate(payload)
+
+    def with_text_for_constants(self, payload: bytes) -> bytes:
+        """The payload with `NaN` and `Infinity`, which JSON does not have, as text; the same where there are none."""
+        if b"NaN" not in payload and b"Infinity" not in payload:
+            return payload
+        return _CONSTANT.sub(lambda match: b'"%b"' % match[1] if match[1] else match[0], payload)
 
     def unchecked(self, values: pa.Array[Any], payloads: Sequence[bytes], refused: set[int]) -> set[int]:
         """Rows that may be nested too deep, and those that are not UTF-8: decoders do not look at either.
@@ -116,6 +135,10 @@ class JsonPayloads:
         """An encoded value as compact JSON, its numbers as they are written."""
         return msgspec.json.format(bytes(raw), indent=-1).decode()
 
+    def for_json(self, raw: Any) -> Any:
+        """An encoded value, such that it can be encoded in JSON: as it is."""
+        return raw
+
     def keeps_all_keys(self, payloads: Sequence[bytes], decoded: Sequence[Any]) -> bool:
         r"""Whether decoding is proved to have lost no member: then no object has a key twice.
 
@@ -128,17 +151,23 @@ class JsonPayloads:
         return b"\\u003" not in text and msgspec.json.encode(decoded).count(b":") == text.count(b":")
 
     def has_no_more_keys(
-        self, payloads: pa.Array[Any], fields: Sequence[pa.Field[Any]], counts: Sequence[int], _others: int
+        self,
+        payloads: pa.Array[Any],
+        fields: Sequence[pa.Field[Any]],
+        counts: Sequence[int],
+        _others: int,
+        *,
+        times_are_text: bool = True,
     ) -> bool:
         """Whether flat objects, from which the fields have so many values, have no key twice that has a field.
 
         There are two quotes for each key and each text, and no others. Or no field's name is there, as a text, more
-        often than it has values.
+        often than it has values. A column that may have values which are no text must not be counted as one of text.
         """
         _, offsets, data = cast("list[Any]", payloads.buffers())
         text = data.slice(memoryview(offsets).cast("i")[payloads.offset], bytes_of(payloads)).to_pybytes()
         has_escapes = b"\\" in text
-        texts = [_is_text(field.type) for field in fields]
+        texts = [_is_text(field.type) and (times_are_text or not _is_time(field.type)) for field in fields]
         # A look at one payload tells whether there are members without a field, of which quotes prove nothing.
         if not has_escapes and payloads[0].as_py().count(b'"') <= 2 * (len(fields) + sum(texts)):
             strings = sum(count for count, is_text in zip(counts, texts, strict=True) if is_text)
@@ -152,7 +181,11 @@ class JsonPayloads:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind)
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or _is_time(kind)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return pa.types.is_temporal(kind)
 
 
 def longest(values: pa.Array[Any]) -> int:

@@ -41,6 +41,10 @@ class MsgpackPayloads:
             return str(error)
         return why_refused(value.values(), 2)
 
+    def with_text_for_constants(self, payload: bytes) -> bytes:
+        """The same: MessagePack has numbers that are not finite."""
+        return payload
+
     def unchecked(self, _values: pa.Array[Any], _payloads: Sequence[bytes], _refused: set[int]) -> set[int]:
         """Rows that a decoder takes without the whole check of `why_bad`: none, but for what is in `odd_objects`."""
         return set()
@@ -67,6 +71,10 @@ class MsgpackPayloads:
         """An encoded value as compact JSON."""
         return msgspec.json.encode(self.decoders.anything(bytes(raw))).decode()
 
+    def for_json(self, raw: Any) -> Any:
+        """An encoded value, such that it can be encoded in JSON: decoded."""
+        return self.decoders.anything(bytes(raw))
+
     def keeps_all_keys(self, payloads: Sequence[bytes], decoded: Sequence[Any]) -> bool:
         """Whether decoding is proved to have lost no member: then no map has a key twice.
 
@@ -78,7 +86,13 @@ class MsgpackPayloads:
         return len(again) - len(before) == (1 if len(decoded) < 16 else 3) and again.endswith(before)
 
     def has_no_more_keys(
-        self, payloads: pa.Array[Any], _fields: Sequence[pa.Field[Any]], counts: Sequence[int], others: int
+        self,
+        payloads: pa.Array[Any],
+        _fields: Sequence[pa.Field[Any]],
+        counts: Sequence[int],
+        others: int,
+        *,
+        times_are_text: bool = True,  # noqa: ARG002  keys are counted without looking at values
     ) -> bool:
         """Whether flat maps, from which fields have so many values, and other members so many, have no key twice."""
         import pyarrow.compute as pc

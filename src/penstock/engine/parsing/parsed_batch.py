@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock.core import as_word
 from penstock.engine.dead_letters import DeadLetter
-from penstock.engine.parsing.parser import parse_inferred, parse_objects
+from penstock.engine.parsing.parse_options import STRICT, ParseOptions
+from penstock.engine.parsing.parser import parse_as, parse_inferred, parse_objects
 from penstock.engine.parsing.payload_format import ParseError, ParseFormat
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput, ParseFailed
@@ -37,10 +38,19 @@ class ParsedBatch:
     is asked for: from then on they are parse errors, and gone from `records` and `parsed`.
     """
 
-    def __init__(self, source: WorkBatch, form: ParseFormat, action: ParseErrorAction) -> None:
+    def __init__(
+        self,
+        source: WorkBatch,
+        form: ParseFormat,
+        action: ParseErrorAction,
+        schema: pa.Schema | None = None,
+        options: ParseOptions = STRICT,
+    ) -> None:
         self._source = source
         self._form = form
         self._action = action
+        self._schema = schema
+        self._options = options
         self._good: Sequence[int] | None = None  # None until the block is parsed
         self._objects: list[dict[str, Any]] | None = None
         self._arrow: pa.RecordBatch | None = None
@@ -52,9 +62,17 @@ class ParsedBatch:
 
     @classmethod
     def parse(
-        cls, batch: WorkBatch, parse_format: str = ParseFormat.JSON, on_error: str = ParseErrorAction.DLQ
+        cls,
+        batch: WorkBatch,
+        parse_format: str = ParseFormat.JSON,
+        on_error: str = ParseErrorAction.DLQ,
+        schema: pa.Schema | None = None,
+        options: ParseOptions = STRICT,
     ) -> ParsedBatch:
         """Parse the values of a batch, as the engine does. Raises `ParseFailed` where `on_error` is fail_batch.
+
+        With a schema `arrow` has its columns, as `parse_as` reads them with these options; without one they are those
+        that the values have, and options are `InvalidInput`.
 
         >>> parsed = ParsedBatch.parse(WorkBatch([Record(b'{"id": 7}'), Record(b"{")]))
         >>> parsed.parsed, len(parsed.dead_letters)
@@ -62,7 +80,9 @@ class ParsedBatch:
         """
         form = as_word("parse_format", ParseFormat, parse_format)
         action = as_word("on_error", ParseErrorAction, on_error)
-        parsed = cls(batch, form, action)
+        if schema is None and options != STRICT:
+            raise InvalidInput("options say how values are parsed into the columns of a schema: give a schema too")
+        parsed = cls(batch, form, action, schema, options)
         if action is ParseErrorAction.FAIL_BATCH:
             parsed._rows()
         return parsed
@@ -80,7 +100,7 @@ class ParsedBatch:
         """What each of them says."""
         if self._objects is None:
             rows = self._good
-            found = parse_objects(self._values(), self._form)
+            found = parse_objects(self._values(), self._form, self._options)
             self._objects = found.objects
             if rows is None:
                 self._settle(found.good, found.errors)
@@ -90,7 +110,10 @@ class ParsedBatch:
     def arrow(self) -> pa.RecordBatch:
         """The same in columns. Raises `ParseFailed` where a record that does not fit is to fail the block."""
         if self._arrow is None:
-            found = parse_inferred(self._values(), self._form)
+            if self._schema is None:
+                found = parse_inferred(self._values(), self._form)
+            else:
+                found = parse_as(self._values(), self._schema, self._form, self._options)
             if found.errors and self._is_sealed:
                 raise InvalidInput(
                     "columns were asked for when the block was processed already, and there are records that do not "
@@ -119,7 +142,9 @@ class ParsedBatch:
         if self._good is not None:
             return not self._good
         values = self._values()
-        return not any(parse_objects(values.slice(row, 1), self._form).objects for row in range(len(values)))
+        return not any(
+            parse_objects(values.slice(row, 1), self._form, self._options).objects for row in range(len(values))
+        )
 
     def __len__(self) -> int:
         return len(self._rows())

@@ -23,6 +23,7 @@ from penstock.core import as_word
 from penstock.engine.parsing.arrow_json import arrow_reader
 from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
 from penstock.engine.parsing.json_payloads import JsonPayloads
+from penstock.engine.parsing.parse_options import STRICT, ParseOptions
 from penstock.engine.parsing.payload_format import (
     Fields,
     ParseError,
@@ -40,7 +41,7 @@ from penstock.records import bytes_of
 _MAX_ROWS_PER_PIECE = 32 * ROWS_PER_GROUP  # that Arrow reads at once, or not
 _MAX_BYTES_PER_PIECE = 16 << 20  # about
 _MAX_REFUSED_PIECES = 2  # in a row; then Arrow is not asked for the rest of the block
-_malformed_rows = JsonPayloads().malformed_rows
+_JSON = JsonPayloads()
 _PARSED_INTO: frozenset[pa.DataType] = frozenset(
     {
         *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_()),
@@ -70,19 +71,25 @@ class ParsedObjects:
     errors: tuple[ParseError, ...]
 
 
-def parse_as(values: pa.Array[Any], schema: pa.Schema, form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:
+def parse_as(
+    values: pa.Array[Any],
+    schema: pa.Schema,
+    form: ParseFormat = ParseFormat.JSON,
+    options: ParseOptions = STRICT,
+) -> ParsedColumns:
     """Parse a column of payloads into the columns of a schema.
 
     A field that is absent or null is null, and one that has no column is ignored. Into a column of strings goes any
-    other value too, as compact JSON. Times are ISO 8601, in UTC where they do not say; binary is base64 in JSON. Raises
-    `InvalidInput` for a schema that no payload can be parsed into, and nothing for a payload.
+    other value too, as compact JSON. Times are ISO 8601, in UTC where they do not say; binary is base64 in JSON. With
+    options more goes in, and fields without a column are kept. Raises `InvalidInput` for a schema that no payload can
+    be parsed into, and for options that do not go with it, and nothing for a payload.
 
     >>> parsed = parse_as(pa.array([b'{"id": 1}', b'{"id": "x"}'], pa.binary()), pa.schema([("id", pa.int64())]))
     >>> parsed.batch.to_pylist(), parsed.errors[0].reason
     ([{'id': 1}], "parse error: the field 'id' is a string here, and the column is int64")
     """
-    _check_once(schema)
-    return _BlockReader(*_checked(values, form), schema, None).read()
+    _check_once(schema, options)
+    return _BlockReader(*_checked(values, form), schema, None, options).read()
 
 
 def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> pa.Schema:
@@ -110,8 +117,12 @@ def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) 
     return _BlockReader(values, form, None, kinds).read()
 
 
-def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedObjects:
+def parse_objects(
+    values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON, options: ParseOptions = STRICT
+) -> ParsedObjects:
     """Parse a column of payloads into a dict each, whatever their fields are.
+
+    Of the options only the mode counts: a lenient one takes `NaN` and `Infinity`, as `parse_as` does.
 
     >>> parsed = parse_objects(pa.array([b'{"id": 1}', b"oops"], pa.binary()))
     >>> parsed.objects, [error.index for error in parsed.errors]
@@ -121,7 +132,7 @@ def parse_objects(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -
     objects: list[dict[str, Any]] = []
     bad: dict[int, str] = {}
     for start in range(0, len(values), ROWS_PER_GROUP):
-        group, wrong = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form))
+        group, wrong = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form), is_lenient=options.is_lenient)
         objects += group
         bad.update((start + row, why) for row, why in wrong.items())
     good = without(range(len(values)), bad) if bad else range(len(values))
@@ -171,15 +182,20 @@ class _BlockReader:
     """
 
     def __init__(
-        self, values: pa.Array[Any], form: ParseFormat, schema: pa.Schema | None, kinds: ColumnKinds | None
+        self,
+        values: pa.Array[Any],
+        form: ParseFormat,
+        schema: pa.Schema | None,
+        kinds: ColumnKinds | None,
+        options: ParseOptions = STRICT,
     ) -> None:
-        self._values, self._form, self._schema, self._kinds = values, form, schema, kinds
+        self._values, self._form, self._schema, self._kinds, self._options = values, form, schema, kinds, options
         self._pieces: list[_Piece] = []
         self._checks_first = False
 
     @cached_property
     def _rows(self) -> RowReader:
-        return RowReader(self._values, self._form, self._schema, self._kinds)
+        return RowReader(self._values, self._form, self._schema, self._kinds, self._options)
 
     @property
     def _growths(self) -> int:
@@ -207,6 +223,8 @@ class _BlockReader:
         bad = {piece.start + row: why for piece in pieces for row, why in piece.bad.items()}
         good = without(range(total), bad) if bad else range(total)
         schema = pa.schema(self._fields) if self._schema is None else self._schema
+        if self._options.rescue is not None:
+            schema = schema.append(pa.field(self._options.rescue, pa.string()))
         if not len(schema):
             return ParsedColumns(batch_without_columns(len(good)), good, _errors(bad))
         columns: list[Any] = [
@@ -217,17 +235,22 @@ class _BlockReader:
 
     def _read_by_arrow(self, start: int, rows: int) -> bool:
         """Read a piece with Arrow: all of it, or all but the payloads that are no objects."""
-        ignore = self._schema is not None
+        rescues = self._options.rescue is not None
+        ignore = self._schema is not None and not rescues
         reader = arrow_reader(self._fields, ignore_others=ignore) if self._form is ParseFormat.JSON else None
         if reader is None:
             return False
         values = self._values.slice(start, rows)
         columns = None if self._checks_first else reader.read(values)
-        bad = {} if columns is not None else _malformed_rows(values)
+        bad = {} if columns is not None else _JSON.malformed_rows(values)
+        if self._options.is_lenient and any(map(_has_constants, (values[row].as_py() for row in bad))):
+            return False
         if columns is None and (bad or self._checks_first):
             columns = reader.read(values_without(values, bad))
         self._checks_first = bool(bad)
         if columns is not None:
+            if rescues:  # a field without a column, and Arrow would have refused
+                columns.append(cast("Any", pa.nulls(len(values) - len(bad), pa.string())))
             self._pieces.append(_Piece(start, len(values), columns, bad))
         return columns is not None
 
@@ -250,13 +273,18 @@ class _BlockReader:
         return _Piece(piece.start, piece.rows, columns, piece.bad)
 
 
+def _has_constants(payload: bytes) -> bool:
+    return _JSON.with_text_for_constants(payload) != payload
+
+
 def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:
     return tuple(parse_error(row, bad[row]) for row in sorted(bad))
 
 
 @lru_cache(maxsize=16)
-def _check_once(schema: pa.Schema) -> None:
-    """Raise `InvalidInput` for a schema that no payload can be parsed into. A query has one for all its blocks."""
+def _check_once(schema: pa.Schema, options: ParseOptions) -> None:
+    """Raise `InvalidInput` for what no payload can be parsed into, or with. A query has one for all its blocks."""
+    options.check(schema)
     _check_fields(schema, "", _PARSED_INTO | {pa.null()})
 
 

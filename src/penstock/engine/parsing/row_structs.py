@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -20,19 +19,24 @@ from msgspec.structs import astuple
 from penstock.engine.parsing.column_arrays import column, members
 from penstock.engine.parsing.column_kinds import ColumnKinds
 from penstock.engine.parsing.msgpack_payloads import NESTING, why_refused
+from penstock.engine.parsing.parse_options import STRICT, ParseOptions
 from penstock.engine.parsing.payload_format import (
     BadPayload,
     Decode,
     Fields,
     ParseFormat,
-    attribute,
     decode_each,
     inner_fields,
     values_without,
     without,
 )
+from penstock.engine.parsing.rescued_fields import (
+    members_outside,
+    names_outside,
+    rescued_text,
+    struct_reader,
+)
 from penstock.engine.parsing.row_values import (
-    PayloadFormat,
     RowShape,
     check_payload,
     format_of,
@@ -42,14 +46,13 @@ from penstock.engine.parsing.row_values import (
     read_row,
     rows_without_proof,
 )
+from penstock.engine.parsing.struct_types import may_be_decoded, may_be_field, struct_decoder
 
 ROWS_PER_GROUP = 2048  # that are structs at a time, few enough to stay in the cache of a core
 _ROWS_TO_LEARN_FROM = 256  # before a block is read
 _MAX_GROWTHS = 6  # of a schema; then all the rest of the block is learned from before it is read
 _MAX_STRUCTS = 16  # for one reader
 _MAX_OTHERS = 256  # members without a column that a struct has
-_MAX_DECODED_FIELDS = 256  # of structs, which are kept for the next block
-_MAX_NAME_CHARS = 100
 
 
 class _SchemaGrew(Exception):
@@ -60,17 +63,25 @@ class RowReader:
     """Reads groups of the payloads of a block into columns.
 
     Without a schema it is inferred with `kinds`: it grows where a row has something new, and a row that has a member
-    without a column is an error. With one, such members are ignored.
+    without a column is an error. With one, such members are ignored, or rescued: in a column behind the others.
     """
 
     def __init__(
-        self, values: pa.Array[Any], form: ParseFormat, schema: pa.Schema | None, kinds: ColumnKinds | None
+        self,
+        values: pa.Array[Any],
+        form: ParseFormat,
+        schema: pa.Schema | None,
+        kinds: ColumnKinds | None,
+        options: ParseOptions = STRICT,
     ) -> None:
         self._values = values
         self._name = form
         self._form = format_of(form)
         self._kinds = kinds
-        self._forbids = kinds is not None or not self._form.checks_what_it_skips
+        self._options = options
+        self._rescues = options.rescue is not None
+        self._has_use_for_others = kinds is None and (self._rescues or not self._form.checks_what_it_skips)
+        self._forbids = kinds is not None or self._has_use_for_others
         self.growths = 0
         if schema is not None:
             self._use(tuple(schema))
@@ -89,11 +100,14 @@ class RowReader:
     def _use(self, fields: Fields) -> None:
         self.fields = fields
         self._shape: RowShape | None = None  # made when a row is judged
-        self._others: tuple[str, ...] = ()
+        self._others: dict[str, tuple[str, ...]] = {}
         self._structs = 0
         self._is_flat = not any(inner_fields(field.type) for field in fields)
-        self._is_decoded = _may_be_decoded(self._form, fields)
-        self._decode = _decoder(self._name, fields, (), self._forbids) if self._is_decoded else _refuse
+        self._is_decoded = may_be_decoded(self._form, fields)
+        self._decode = self._decoder() if self._is_decoded else _refuse
+
+    def _decoder(self) -> Decode:
+        return struct_decoder(self._name, self.fields, tuple(self._others.items()), self._forbids, self._options)
 
     def read(self, start: int, rows: int) -> tuple[list[pa.Array[Any]], dict[int, str]]:
         """The columns of all payloads in a group of rows that fit, and why the others do not.
@@ -115,10 +129,11 @@ class RowReader:
         payloads = cast("list[bytes]", values.to_pylist())
         bad: dict[int, str] = {}
         judged: set[int] = set()
+        rescued: dict[int, str | None] = {}
 
         def judge(row: int) -> object:
             judged.add(row)
-            return self._judge(payloads[row], row, bad)
+            return self._judge(payloads[row], row, bad, rescued)
 
         rows = decode_each(lambda: self._decode, payloads, judge)
         unsure = self._form.unchecked(values, payloads, judged)
@@ -127,8 +142,8 @@ class RowReader:
             for row in sorted(unsure - judged):
                 rows[row] = judge(row)
             kept = without(rows, bad) if bad else rows
-            columns, misfits = _columns(kept, self.fields)
-            others = [members(kept, len(self.fields) + at) for at in range(len(self._others))]
+            columns, misfits = _columns(kept, self.fields, self._options)
+            others = self._unused(kept)
             misfits.update(_odd_rows(others))
             places = without(range(len(rows)), bad) if misfits else ()
             unsure = {places[at] for at in misfits}
@@ -137,15 +152,41 @@ class RowReader:
             if not unsure and not checked_keys:
                 checked_keys = True
                 unsure = self._may_repeat(values, payloads, rows, judged, columns, others)
+            if not unsure and self._rescues:
+                texts, unsure = self._rescued(without(range(len(rows)), bad), kept, rescued)
+                columns.append(cast("pa.Array[Any]", pa.array(texts, pa.string())))
             if not unsure:
                 return columns, bad
 
-    def _judge(self, payload: bytes, at: int, bad: dict[int, str]) -> object:
+    def _rescued(
+        self, rows: Sequence[int], structs: list[Any], known: dict[int, str | None]
+    ) -> tuple[list[str | None], set[int]]:
+        """The text of what the rows have without a column, and rows for which there can be none."""
+        if not self._others:
+            return [known.get(row) for row in rows], set()
+        outside_of = struct_reader(self.fields, self._others)
+        texts: list[str | None] = []
+        unsure: set[int] = set()
+        for row, struct in zip(rows, structs, strict=True):
+            try:
+                texts.append(known[row] if row in known else rescued_text(outside_of(struct)))
+            except BadPayload:
+                texts.append(None)
+                unsure.add(row)
+        return texts, unsure
+
+    def _unused(self, rows: list[Any]) -> list[list[Any]]:
+        """The members without a column that are decoded to be checked, and for nothing else."""
+        if self._rescues:
+            return []
+        return [members(rows, len(self.fields) + at) for at in range(len(self._others.get("", ())))]
+
+    def _judge(self, payload: bytes, at: int, bad: dict[int, str], rescued: dict[int, str | None]) -> object:
         """The struct of one payload, read value by value; None if it is bad. Raises `_SchemaGrew`."""
-        shape = self._shape = self._shape or _shape(self.fields)
+        shape = self._shape = self._shape or _shape(self.fields, self._options)
         kinds, found, why = self._kinds, dict[str, Any](), None
         try:
-            check_payload(payload, self._form)
+            payload = check_payload(payload, self._form, is_lenient=self._options.is_lenient)
             if kinds is not None:
                 changes = kinds.changes
                 found = read_object(payload, self._form)
@@ -153,27 +194,39 @@ class RowReader:
                 if kinds.changes != changes:
                     raise _SchemaGrew
             try:
-                row, names = read_row(payload, self._form, shape)
+                row, top_names = read_row(payload, self._form, shape)
+                names: Iterable[tuple[str, str]] = (("", name) for name in top_names)
             except BadPayload:
                 read_object(payload, self._form)  # a key that is there twice is the reason, whatever does not fit
                 raise
+            if self._rescues:
+                read_object(payload, self._form)  # everything goes into a column, so no key may be there twice
+                outside = members_outside(payload, self._form, shape)
+                rescued[at] = rescued_text(outside)
+                names = names_outside(outside, shape)
         except BadPayload as error:
             bad[at] = str(error)
             return None
         if why is not None and member_without_column(found, shape):
             bad[at] = why
             return None
-        if kinds is None and not self._form.checks_what_it_skips and self._is_decoded:
+        if self._has_use_for_others and self._is_decoded:
             self._learn_others(names)
         return row
 
-    def _learn_others(self, names: Sequence[str]) -> None:
-        known = {*self._others, *(field.name for field in self.fields)}
-        new = [name for name in names if name not in known and _may_be_field(name)]
-        if new and self._structs < _MAX_STRUCTS and len(new) + len(self._others) <= _MAX_OTHERS:
+    def _learn_others(self, names: Iterable[tuple[str, str]]) -> None:
+        """Have structs with these members too, which have no column; each is behind what is in front of its name."""
+        known = {field.name for field in self.fields}
+        new = {
+            (path, name): None
+            for path, name in names
+            if (path or name not in known) and name not in self._others.get(path, ()) and may_be_field(name)
+        }
+        if new and self._structs < _MAX_STRUCTS and len(new) + sum(map(len, self._others.values())) <= _MAX_OTHERS:
             self._structs += 1
-            self._others += tuple(dict.fromkeys(new))
-            self._decode = _decoder(self._name, self.fields, self._others, self._forbids)
+            for path, name in new:
+                self._others[path] = (*self._others.get(path, ()), name)
+            self._decode = self._decoder()
 
     def _may_repeat(
         self,
@@ -187,13 +240,17 @@ class RowReader:
         """Rows, of those that were not judged, that may have a key twice; `others` are members without a column."""
         if len(judged) == len(rows):
             return set()
-        if self._is_flat and columns:
+        if self._rescues and self._others:
+            is_proved = False  # they are encoded still, or were decoded without a look at what is repeated in them
+        elif self._is_flat and columns:
             counts = [len(column) - column.null_count for column in columns]
             for row in (rows[at] for at in judged if rows[at] is not None):
                 counts = [count - (cell is not None) for count, cell in zip(counts, astuple(row), strict=True)]
             known = sum(len(each) - each.count(None) for each in others)
             not_judged = values_without(values, judged) if judged else values
-            is_proved = self._form.has_no_more_keys(not_judged, self.fields, counts, known)
+            is_proved = self._form.has_no_more_keys(
+                not_judged, self.fields, counts, known, times_are_text=not self._options.converts
+            )
         else:
             is_proved = self._form.keeps_all_keys(without(payloads, judged), without(rows, judged))
         if is_proved:
@@ -208,12 +265,12 @@ def _refuse(_: bytes) -> object:
     raise msgspec.ValidationError
 
 
-def _columns(rows: list[Any], fields: Fields) -> tuple[list[pa.Array[Any]], set[int]]:
+def _columns(rows: list[Any], fields: Fields, options: ParseOptions) -> tuple[list[pa.Array[Any]], set[int]]:
     """The columns, and the rows that have a value which is not in its column as it is."""
     columns: list[pa.Array[Any]] = []
     misfits: set[int] = set()
     for at, field in enumerate(fields):
-        values, lost = column(members(rows, at), field.type)
+        values, lost = column(members(rows, at), field.type, options, field.name)
         columns.append(values)
         misfits.update(lost)
         if values.null_count and not field.nullable:
@@ -227,75 +284,4 @@ def _odd_rows(others: list[list[Any]]) -> Iterable[int]:
     return (row for values in nested for row, value in enumerate(values) if why_refused([value], 2))
 
 
-def _may_be_decoded(form: PayloadFormat, fields: Fields) -> bool:
-    # Only at the top is it seen that a value without a type of its own is null, where it may not be.
-    inner = chain.from_iterable(inner_fields(field.type) for field in fields)
-    everything = list(_all_fields(fields))
-    return (
-        len(everything) <= _MAX_DECODED_FIELDS
-        and all(_may_be_field(field.name) for field in everything)
-        and not any(_is_untyped(form, field.type) and not field.nullable for field in _all_fields(inner))
-    )
-
-
-def _all_fields(fields: Iterable[pa.Field[Any]]) -> Iterable[pa.Field[Any]]:
-    for field in fields:
-        yield field
-        yield from _all_fields(inner_fields(field.type))
-
-
-def _may_be_field(name: str) -> bool:
-    """Whether a name can be that of a struct's field: msgspec writes it as it is, and decoders must stay small."""
-    return name.isprintable() and not {'"', "\\"} & set(name) and len(name) <= _MAX_NAME_CHARS
-
-
-def _is_untyped(form: PayloadFormat, kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) or (pa.types.is_timestamp(kind) and form.has_timestamps)
-
-
 _shape = lru_cache(maxsize=16)(RowShape)
-
-
-@lru_cache(maxsize=64)
-def _decoder(form: ParseFormat, fields: Fields, others: tuple[str, ...], forbids: bool) -> Decode:
-    return format_of(form).decoders.struct(_struct(form, fields, others, forbids))
-
-
-def _struct(form: ParseFormat, fields: Fields, others: tuple[str, ...], forbids: bool) -> type:
-    names = [*(field.name for field in fields), *others]
-    types: list[Any] = [
-        (attribute(at), _type(form, field, forbids), *((None,) if field.nullable else ()))
-        for at, field in enumerate(fields)
-    ]
-    types += [(attribute(at), Any, None) for at in range(len(fields), len(names))]
-    rename = {attribute(at): name for at, name in enumerate(names)}
-    return msgspec.defstruct(
-        "Row", types, rename=rename, forbid_unknown_fields=forbids, omit_defaults=True, kw_only=True, gc=False
-    )
-
-
-def _type(form: ParseFormat, field: pa.Field[Any], forbids: bool) -> Any:
-    kind = _type_of(form, field.type, forbids)
-    return kind | None if field.nullable and kind not in (Any, msgspec.Raw, None) else kind
-
-
-def _type_of(form: ParseFormat, kind: pa.DataType, forbids: bool) -> Any:
-    """What msgspec takes for a value of this kind; more only where `column` looks again."""
-    if pa.types.is_null(kind):
-        return None
-    if pa.types.is_struct(kind):
-        return _struct(form, inner_fields(kind), (), forbids)
-    if pa.types.is_list(kind):
-        return list.__class_getitem__(_type(form, kind.value_field, forbids))
-    if pa.types.is_map(kind):
-        return dict.__class_getitem__((str, _type(form, kind.item_field, forbids)))
-    if pa.types.is_integer(kind):
-        most = 1 << (kind.bit_width - 1)
-        return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
-    if pa.types.is_decimal(kind):
-        return msgspec.Raw if form == ParseFormat.JSON else int | float | str
-    if pa.types.is_timestamp(kind) and form == ParseFormat.MSGPACK:
-        return Any
-    if pa.types.is_floating(kind):
-        return float
-    return {pa.bool_(): bool, pa.binary(): bytes}.get(kind, str)

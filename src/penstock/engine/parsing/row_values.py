@@ -7,10 +7,8 @@ Arrow casts. Numbers in JSON are read as they are written, so no digit of a deci
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, DecimalException
+from datetime import datetime
 from functools import cache, cached_property
 from typing import Any, TypeAlias, cast
 
@@ -18,7 +16,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock.engine.parsing.json_payloads import JsonPayloads
+from penstock.engine.parsing.lenient_values import NoMeaning, lenient_reader
 from penstock.engine.parsing.msgpack_payloads import MsgpackPayloads
+from penstock.engine.parsing.parse_options import STRICT, ParseOptions
 from penstock.engine.parsing.payload_format import (
     BadPayload,
     Members,
@@ -29,6 +29,7 @@ from penstock.engine.parsing.payload_format import (
     shown,
     without,
 )
+from penstock.engine.parsing.text_values import from_text
 
 PayloadFormat: TypeAlias = JsonPayloads | MsgpackPayloads
 
@@ -43,13 +44,6 @@ NAMES: dict[type, str] = {
     dict: "an object",
 }
 _PARTS_TO_PROVE = 16  # that rows are cut into where they are not proved together
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:\.(\d+))?)?)?(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
-)
-_LAST_DAY_OF_YEAR_0 = "0000-12-31"
-_NONE = timedelta()
-_DECIMAL = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # one way to read any digits
 
 
 @cache
@@ -72,10 +66,10 @@ def type_name(kind: pa.DataType) -> str:
 
 
 class RowShape:
-    """Fields, prepared for reading many rows of them value by value."""
+    """Fields, prepared for reading many rows of them value by value; `path` is in front of their names."""
 
-    def __init__(self, fields: Iterable[pa.Field[Any]]) -> None:
-        self.columns = [ColumnShape(field) for field in fields]
+    def __init__(self, fields: Iterable[pa.Field[Any]], options: ParseOptions = STRICT, path: str = "") -> None:
+        self.columns = [ColumnShape(field, options, path + field.name) for field in fields]
         self.places = {column.name: at for at, column in enumerate(self.columns)}
         self.required = {at for at, column in enumerate(self.columns) if not column.field.nullable}
         members: list[Any] = [(attribute(at), Any, None) for at in range(len(self.columns))]
@@ -90,20 +84,31 @@ class ColumnShape:
         """What its type is called in a reason."""
         return type_name(self.kind)
 
-    def __init__(self, field: pa.Field[Any]) -> None:
+    def __init__(self, field: pa.Field[Any], options: ParseOptions, path: str) -> None:
         self.field, self.name, self.kind = field, field.name, field.type
-        self.row = RowShape(inner_fields(field.type)) if pa.types.is_struct(field.type) else None
-        is_map, is_list = pa.types.is_map(field.type), pa.types.is_list(field.type)
-        self.item = (
-            ColumnShape(field.type.item_field if is_map else field.type.value_field) if is_map | is_list else None
-        )
+        self.rule = options.rule(path, field.type)
+        self.row: RowShape | None = None
+        self.item: ColumnShape | None = None
+        if pa.types.is_struct(field.type):
+            self.row = RowShape(inner_fields(field.type), options, f"{path}.")
+        elif pa.types.is_map(field.type) or pa.types.is_list(field.type):
+            inner = field.type.item_field if pa.types.is_map(field.type) else field.type.value_field
+            self.item = ColumnShape(inner, options, path)
+        self.has_members: bool = self.row is not None or (self.item is not None and self.item.has_members)
 
 
-def check_payload(payload: bytes, form: PayloadFormat) -> None:
-    """Raise `BadPayload` unless the payload is one object."""
+def check_payload(payload: bytes, form: PayloadFormat, *, is_lenient: bool = False) -> bytes:
+    """The payload, which is one object. Raises `BadPayload` for any other.
+
+    If it `is_lenient`, `NaN` and `Infinity` may be in it, and are text in what is returned.
+    """
     wrong = form.why_bad(payload)
-    if wrong is not None:
+    if wrong is None:
+        return payload
+    with_text = form.with_text_for_constants(payload) if is_lenient else payload
+    if with_text == payload or form.why_bad(with_text) is not None:
         raise BadPayload(wrong)
+    return with_text
 
 
 def read_object(payload: bytes, form: PayloadFormat) -> dict[str, Any]:
@@ -114,7 +119,9 @@ def read_object(payload: bytes, form: PayloadFormat) -> dict[str, Any]:
     return value
 
 
-def read_objects(values: pa.Array[Any], form: PayloadFormat) -> tuple[list[dict[str, Any]], dict[int, str]]:
+def read_objects(
+    values: pa.Array[Any], form: PayloadFormat, *, is_lenient: bool = False
+) -> tuple[list[dict[str, Any]], dict[int, str]]:
     """The objects in payloads, and what is wrong with those that have none."""
     payloads = cast("list[bytes]", values.to_pylist())
     unsure: set[int] = set()
@@ -124,8 +131,10 @@ def read_objects(values: pa.Array[Any], form: PayloadFormat) -> tuple[list[dict[
     bad: dict[int, str] = {}
     for row in sorted(unsure.union(rows_without_proof(payloads, objects, form, unsure))):
         try:
-            check_payload(payloads[row], form)
-            objects[row] = read_object(payloads[row], form)
+            checked = check_payload(payloads[row], form, is_lenient=is_lenient)
+            objects[row] = read_object(checked, form)
+            if checked != payloads[row]:  # with `NaN` in it, which is a number here
+                objects[row] = form.decode(payloads[row])
         except BadPayload as why:
             bad[row] = str(why)
     return without(objects, bad) if bad else objects, bad
@@ -230,14 +239,24 @@ def _cell(form: PayloadFormat, raw: Any, column: ColumnShape, path: str) -> Any:
         if found.bit_length() < kind.bit_width or found == -1 << (kind.bit_width - 1):
             return found
         raise BadPayload(f"the field {shown(path)} is out of the range of {kind}")
-    converted = _from_text(found, kind)
+    converted = from_text(found, kind)
+    if converted is None and column.rule.converts:
+        converted = _lenient(found, column, path)
     if converted is not None:
         return converted
-    if isinstance(found, str) and not (pa.types.is_nested(kind) or _is_plain(kind)):
+    is_plain = _is_plain(kind) and not (column.rule.is_lenient and not pa.types.is_null(kind))
+    if isinstance(found, str) and not (pa.types.is_nested(kind) or is_plain):
         raise BadPayload(f"the field {shown(path)} is a string that is no {kind}")
     if number and pa.types.is_decimal(kind):
         raise BadPayload(f"the field {shown(path)} does not fit into {kind}")
     raise BadPayload(f"the field {shown(path)} is {_name_of(found)} here, and the column is {column.type_name}")
+
+
+def _lenient(found: Any, column: ColumnShape, path: str) -> Any:
+    try:
+        return lenient_reader(column.kind, column.rule)(found)
+    except NoMeaning as why:
+        raise BadPayload(f"the field {shown(path)} {why}") from None
 
 
 def _name_of(found: Any) -> str:
@@ -250,19 +269,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(
         is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
     )
-
-
-def _from_text(found: Any, kind: pa.DataType) -> Any:
-    """What goes into a column of times, dates, decimals or binary; None where that cannot be."""
-    if pa.types.is_binary(kind):
-        return found if isinstance(found, bytes) else as_bytes(found)
-    if pa.types.is_decimal(kind):
-        return _as_decimal(found, kind)
-    if pa.types.is_timestamp(kind):
-        return as_time(found, zoned=kind.tz is not None)
-    if pa.types.is_date(kind) and isinstance(found, str) and _DATE.fullmatch(found):
-        return found if _date(found) is not None else None
-    return None
 
 
 def _as_text(form: PayloadFormat, raw: Any, path: str) -> str:
@@ -278,73 +284,3 @@ def _as_float(number: float) -> float:
         return float(number)
     except OverflowError:
         return float("inf") if number > 0 else float("-inf")
-
-
-def as_bytes(found: Any) -> bytes | None:
-    """The bytes that a text is base64 of, or None."""
-    if not isinstance(found, str):
-        return None
-    try:
-        return msgspec.convert(found, bytes)
-    except msgspec.ValidationError:
-        return None
-
-
-def _as_decimal(found: Any, kind: pa.DataType) -> str | None:
-    if isinstance(found, bool) or not isinstance(found, int | float | str):
-        return None
-    text = found if isinstance(found, str) else getattr(found, "digits", "") or repr(found)
-    if not _DECIMAL.fullmatch(text):
-        return None
-    try:
-        number = Decimal(text).normalize(Context(prec=len(text), Emax=MAX_EMAX, Emin=MIN_EMIN))
-    except DecimalException:
-        return None  # an exponent beyond all measure
-    if not number:
-        return "0"
-    decimal, exponent = cast("Any", kind), cast("int", number.as_tuple().exponent)
-    fits = exponent >= -decimal.scale and number.adjusted() < decimal.precision - decimal.scale
-    return f"{number:f}" if fits else None
-
-
-def as_time(found: Any, *, zoned: bool) -> str | None:
-    """A timestamp as text that Arrow casts: in UTC if `zoned`, else without a zone; None for what is none."""
-    if isinstance(found, datetime) and zoned:
-        return _in_utc(found)
-    match = _TIME.fullmatch(found) if isinstance(found, str) else None
-    if match is None:
-        return None
-    day, hour, minute, second, fraction, zone = match.groups()
-    if zone is not None and not zoned:
-        return None
-    is_before_year_1 = zoned and day == _LAST_DAY_OF_YEAR_0  # of which times may be in the year 1, in UTC
-    if is_before_year_1:
-        day = "0001-01-01"
-    try:
-        time = datetime.fromisoformat(
-            f"{day}T{hour or '00'}:{minute or '00'}:{second or '00'}.{(fraction or '0'):0<6.6}"
-        )
-    except ValueError:
-        return None
-    if not zoned:
-        return time.isoformat()
-    return _in_utc(time.replace(tzinfo=UTC), zone, timedelta(days=is_before_year_1))
-
-
-def _in_utc(time: datetime, zone: str | None = None, offset: timedelta = _NONE) -> str | None:
-    if zone is not None and zone != "Z":
-        hours, minutes = int(zone[1:3]), int(zone[3:].lstrip(":") or "0")
-        if hours > 23 or minutes > 59:
-            return None
-        offset += timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
-    try:
-        return (time.astimezone(UTC) - offset).replace(tzinfo=None).isoformat() + "Z"
-    except OverflowError:
-        return None
-
-
-def _date(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return None
