@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.buffer.locations import folder_of, is_data_path
     from penstock.buffer.manifest.contents import MANIFEST_PATH, Manifest
     from penstock.buffer.manifest.queue import BufferQueue, QueueView
-    from penstock.buffer.manifest.state import DEFAULT_GROUP, Backlog
+    from penstock.buffer.manifest.state import DEFAULT_GROUP, Backlog, Waiting
     from penstock.buffer.manifest.upgrade import needs_upgrade, upgrade
     from penstock.buffer.producer.block_appender import BlockAppender, BlockName, WrittenObject, join_to_size
     from penstock.buffer.producer.producer import Producer
@@ -48,7 +48,7 @@ else:
             "locations": "folder_of is_data_path",
             "manifest.contents": "MANIFEST_PATH Manifest",
             "manifest.queue": "BufferQueue QueueView",
-            "manifest.state": "Backlog DEFAULT_GROUP",
+            "manifest.state": "Backlog DEFAULT_GROUP Waiting",
             "manifest.upgrade": "needs_upgrade upgrade",
             "producer.block_appender": "BlockAppender BlockName WrittenObject join_to_size",
             "producer.producer": "Producer",

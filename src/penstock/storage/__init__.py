@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from penstock.storage.opening import check_path_in, local_path, open_store, url_of
     from penstock.storage.paths import check_path, check_paths, check_prefix, is_below, is_path
-    from penstock.storage.redaction import redact
+    from penstock.storage.redaction import redact, secrets_of
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -44,7 +44,7 @@ else:
             "get_at_most replace_with_reserve",
             "opening": "check_path_in local_path open_store url_of",
             "paths": "check_path check_paths check_prefix is_below is_path",
-            "redaction": "redact",
+            "redaction": "redact secrets_of",
         },
     )
 

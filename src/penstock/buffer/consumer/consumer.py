@@ -16,6 +16,7 @@ from penstock.buffer.config import ConsumerConfig
 from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
+from penstock.buffer.manifest.state import Waiting
 from penstock.buffer.measures import Measures, label_of
 from penstock.core import Closing, check_config, check_seconds, check_whole, get_logger
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
@@ -123,6 +124,10 @@ class Consumer(Closing):
     def next_sequence(self) -> int:
         """The sequence that the next entry will get, as of the last manifest read or write."""
         return self._view.next_sequence
+
+    def waiting_from(self, sequence: int) -> Waiting:
+        """What lies from a sequence on, as of the last manifest read or write."""
+        return self._view.waiting_from(sequence)
 
     @property
     def is_empty(self) -> bool:

@@ -44,6 +44,7 @@ from penstock.buffer.manifest.state import (
     Start,
     Transaction,
     Unwritten,
+    Waiting,
     Writer,
 )
 from penstock.buffer.manifest.v1.state import OpenDataCollecting
@@ -107,6 +108,10 @@ class QueueView:
     def backlog(self, most: int) -> Backlog:
         """What waits in the queue, with `most` of its first entries. Raises as `entries` does."""
         return self._state.backlog(most, self._segments)
+
+    def waiting_from(self, start: int) -> Waiting:
+        """What waits from a sequence on. Reads nothing."""
+        return self._state.waiting_from(start)
 
     def collecting(self, clock: Callable[[], float], grace: float, marked: datetime | None) -> Collecting:
         """The rules of a cycle of the collector that begins with this view."""

@@ -188,6 +188,15 @@ class Backlog:
     first: Sequence[BatchDescriptor]
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What lies behind a sequence: batches, and about how many records and bytes; None is what is not known."""
+
+    batches: int
+    records: int | None
+    size: int | None
+
+
 class Fate(Enum):
     """What a cycle of the collector does with an object."""
 
@@ -314,6 +323,9 @@ class QueueState(Protocol):
 
     def backlog(self, most: int, segments: Segments) -> Backlog:
         """What waits, with at least `most` of the first entries where there are so many."""
+
+    def waiting_from(self, start: int) -> Waiting:
+        """What waits from a sequence on, without a look at any segment."""
 
     def check_paths(self, prefix: str | None, path: str) -> None:
         """Raises `InvalidInput` for paths that other readers of this version would look for elsewhere."""

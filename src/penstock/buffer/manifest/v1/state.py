@@ -28,6 +28,7 @@ from penstock.buffer.manifest.state import (
     Group,
     QueueState,
     Transaction,
+    Waiting,
 )
 from penstock.buffer.manifest.v1.codec import VERSION, OpenDataManifest, next_epoch
 from penstock.buffer.manifest.v2.segments import Segments
@@ -84,6 +85,11 @@ class OpenDataState:
             times=[item.ingestion_time_ms for entry in waiting for item in entry.metadata],
             first=waiting,
         )
+
+    def waiting_from(self, start: int) -> Waiting:
+        """What waits. The format has neither sizes nor counts of records."""
+        batches = max(self.next_sequence - start, 0)
+        return Waiting(batches, None if batches else 0, None if batches else 0)
 
     # Who uses it.
 

@@ -28,6 +28,7 @@ from penstock.buffer.manifest.state import (
     QueueState,
     Start,
     Transaction,
+    Waiting,
     Writer,
     beginning,
 )
@@ -116,6 +117,18 @@ class NativeState:
             times=[item.ingestion_time_ms for entry in first[:1] for item in entry.metadata],
             first=first,
         )
+
+    def waiting_from(self, start: int) -> Waiting:
+        """What waits: of a segment that is read in part, its share."""
+        records = size = 0.0
+        for held in self.head.segments:
+            share = (held.last + 1 - max(start, held.first)) / (held.last + 1 - held.first)
+            if share > 0:
+                records, size = records + held.records * share, size + held.size * share
+        entries = [entry for entry in self.head.tail if entry.sequence >= start]
+        records += sum(entry.records or 0 for entry in entries)
+        size += sum(entry.size or 0 for entry in entries)
+        return Waiting(max(self.next_sequence - start, 0), round(records), round(size))
 
     # Who uses it.
 
