@@ -7,9 +7,11 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.functions import vectorized_udf  # type: ignore[attr-defined]
 from pyspark.sql.types import StructType
-from pyspark.util import PythonEvalType
+from pyspark.sql.udf import UserDefinedFunction
+
+from penstock.spark.sessions import is_connect
+from penstock.spark.versions import MAP_ARROW_ITER, VERSION
 
 BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -17,10 +19,15 @@ BatchFunction: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
 def map_in_arrow(df: DataFrame, function: BatchFunction, schema: StructType | str) -> DataFrame:
     """As `df.mapInArrow(function, schema)`.
 
-    PySpark 4.3 asks for pandas on the driver there and does not use it: these are its steps without that check.
+    PySpark asks for pandas on the driver there and does not use it: these are its steps without that check. Spark
+    Connect cannot do without pandas in any case, and has its own `mapInArrow` called.
     """
-    udf: Any = vectorized_udf(function, returnType=schema, functionType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column = udf(*(df[quoted(name)] for name in df.columns))
+    if is_connect(df):
+        return df.mapInArrow(function, schema)
+    udf = UserDefinedFunction(function, returnType=schema, evalType=MAP_ARROW_ITER)
+    column: Any = udf(*(df[quoted(name)] for name in df.columns))
+    if VERSION < (4, 0):
+        return DataFrame(df._jdf.pythonMapInArrow(column._jc.expr(), False), df.sparkSession)
     return DataFrame(df._jdf.mapInArrow(column._jc, False, None), df.sparkSession)
 
 

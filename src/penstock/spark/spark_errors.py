@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from penstock import errors
-from penstock.errors import Fenced, PartitionOutOfRange, PenstockError
+from penstock.errors import EngineError, Fenced, PartitionOutOfRange, PenstockError
 
 # A message goes on until the trace does: an empty line, or what Python, Java and Spark put behind it.
 _END = r"\s*$|Traceback |The above exception|During handling|JVM stacktrace|\s+at |\s*SQLSTATE|=== "
 _OURS = re.compile(rf"^.*?\bpenstock\.errors\.(\w+): (.*(?:\n(?!{_END}).*)*)", re.MULTILINE)
+# Of the modules that Penstock needs: one that is missing for a user's own function is not meant.
+_NO_MODULE = re.compile(
+    r"ModuleNotFoundError: No module named '(penstock|pyspark|pyarrow|msgspec|obstore|prometheus_client)'"
+)
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"
 
 
@@ -29,5 +34,11 @@ def our_error(error: BaseException) -> PenstockError | None:
     if _TWO_DRIVERS in text:
         return Fenced(
             "another driver runs a query with this checkpoint at the same time; one of the two may go on, or a restart"
+        )
+    missing = _NO_MODULE.search(text)
+    if missing is not None:
+        return EngineError(
+            f"the Python of Spark's workers has no module {missing[1]!r}: it is not the one that runs this, "
+            f"{sys.executable}. Set PYSPARK_PYTHON to a Python that has Penstock, on every machine of a cluster"
         )
     return None

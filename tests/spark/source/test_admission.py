@@ -13,6 +13,8 @@ from penstock.engine import MemoryGuard
 from penstock.spark.source.admission import BUDGET, Admission, has_waited
 from tests.support.memory_readings import reading
 
+ANY_SPARK = True
+
 MIB = 1 << 20
 
 

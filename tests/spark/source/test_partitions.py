@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from penstock import BatchDescriptor
 from penstock.spark.source.partitions import BatchRun, Piece, plan_partitions
 
+ANY_SPARK = True
+
 MIB = 1 << 20
 
 

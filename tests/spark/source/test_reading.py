@@ -223,11 +223,11 @@ def test_batches_of_every_form_are_read(backlog: Backlog, compression: str, shap
 
 
 def test_every_batch_has_exactly_the_columns_that_spark_expects(backlog: Backlog) -> None:
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from penstock.spark.versions import arrow_schema
 
     backlog.put([Record(b"a", b"k", [("h", b"v")], 1)], [b"no key"], [Record(b"t", timestamp_ms=5)])
     reader = backlog.reader()
-    expected = to_arrow_schema(UNPARSED, timezone="UTC")
+    expected = arrow_schema(UNPARSED)
     assert expected.field("timestamp").type == pa.timestamp("us", tz="UTC")
 
     batches = [batch for task in reader.partitions() for batch in reader.read(task)]

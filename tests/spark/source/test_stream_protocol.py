@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -17,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from penstock import Consumer, open_store
 from penstock.buffer import Manifest
 from penstock.errors import Fenced, InvalidInput, StorageError
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.stream_reader import BufferStreamReader
+from penstock.spark.versions import ReadAllAvailable
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.support.backlogs import ALL, Backlog, at, block_rows, blocks_of, in_memory, numbers, parts, plan
@@ -123,7 +122,7 @@ def test_the_planning_method_that_comes_first_takes_the_epoch(
 
 
 def test_a_reader_asks_spark_for_no_limit(backlog: Backlog) -> None:
-    assert backlog.stream_reader().getDefaultReadLimit() == ReadAllAvailable()
+    assert isinstance(backlog.stream_reader().getDefaultReadLimit(), ReadAllAvailable)
 
 
 def test_an_older_reader_is_fenced_when_it_looks_at_the_manifest(backlog: Backlog) -> None:
@@ -536,19 +535,3 @@ def test_a_reader_goes_by_the_manifest_it_is_told(backlog: Backlog) -> None:
     reader = backlog.stream_reader(manifestPath="queues/other", dataPathPrefix="data/other")
     assert reader.latestOffset(reader.initialOffset(), ALL)["sequence"] == 0
     assert open_store(backlog.url).head("queues/other").size
-
-
-# Stopping, as a pipeline asks for it.
-
-
-def test_a_reader_that_is_told_to_stop_acks_and_admits_nothing_more(backlog: Backlog, tmp_path: Path) -> None:
-    backlog.put_numbers(0, 5)
-    control = tmp_path / "control"
-    control.mkdir()
-    reader = backlog.stream_reader(controlDirectory=control, maxBatchesPerTrigger=2)
-    assert plan(reader, 0) == 2
-    (control / "stop").touch()
-
-    assert plan(reader, 2) == 2
-    assert backlog.sequences() == [2, 3, 4]
-    assert (control / "stopped").exists()

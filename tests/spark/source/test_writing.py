@@ -20,6 +20,7 @@ from penstock.buffer import ConsumerConfig, Manifest, decode_batch
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of, records_to_arrow
 from penstock.spark.source.writing import BufferStreamWriter, BufferWriter, TaskWritten
+from penstock.spark.versions import TIME_TYPES
 from tests.support.backlogs import Backlog
 from tests.support.servers import BUCKET, S3Server
 
@@ -180,18 +181,20 @@ def test_a_named_write_that_is_run_twice_is_there_once(session: Any, disk: Backl
 
 
 def test_any_other_columns_are_written_as_json(session: Any, disk: Backlog) -> None:
-    frame = session.sql("""
+    # A time of day is of Spark 4.1 and later.
+    clock = "time'12:34:56.789'" if TIME_TYPES else "'12:34:56.789000000'"
+    frame = session.sql(f"""
         select 9007199254740993 as big, tinyint(-1) as tiny, true as yes, float(0.1) as single, double(1e300) as twice,
             cast('12345678901234567890.123456789' as decimal(38, 9)) as exact, 'gr\u00fc\u00df "\\\\' as text,
             cast('\u00ff' as binary) as bytes, date'2026-01-31' as day, timestamp'2026-01-31 12:00:00.000001Z' as at,
             timestamp_ntz'2026-01-31 12:00:00' as wall, timestamp_micros(253402300800000000) as far,
-            time'12:34:56.789' as clock, interval '1 01:01:01' day to second as length,
+            {clock} as clock, interval '1 01:01:01' day to second as length,
             double('NaN') as nan, null as void,
             named_struct('a', 1, 'b', cast(null as int), 'c', named_struct('d', date'2026-01-31')) as struct,
             array(1.5bd, null) as list, array(map('k', timestamp'1969-12-31 23:59:59.999999Z'), map(), null) as maps,
             map(1, named_struct('x', float('inf'), 'y', null), 2, null) as numbered,
             map(date'2026-01-31', array(cast('a' as binary))) as dated, cast(null as string) as nothing,
-            from_json('{}', 'struct<>') as hollow
+            from_json('{{}}', 'struct<>') as hollow
     """)
 
     disk.save(frame)
@@ -391,9 +394,9 @@ def stream_writer(path: Path) -> BufferStreamWriter:
 
 
 def arrow_of(schema: StructType, row: dict[str, object]) -> pa.RecordBatch:
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from penstock.spark.versions import arrow_schema
 
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     return pa.RecordBatch.from_pylist([{field.name: row.get(field.name) for field in arrow}], schema=arrow)
 
 

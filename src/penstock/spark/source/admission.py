@@ -37,6 +37,8 @@ class Admission:
         self._clock, self._wall_clock, self._sleep = clock, wall_clock, sleep
         self._block: tuple[int, float] | None = None  # its bytes, and when it was planned
         self._called: float | None = None  # by the clock on the wall
+        self.held_seconds = 0.0
+        """How long memory has held blocks, together."""
 
     @property
     def byte_budget(self) -> int:
@@ -59,17 +61,23 @@ class Admission:
         else:
             self._inbound.note_block(size, self._clock() - since)
 
+    def note_block(self, size: int, seconds: float) -> None:
+        """Note a block that is done, by a caller that knows how long it took."""
+        self._inbound.note_block(size, seconds)
+
     def note_idle(self) -> None:
         """Note that there was nothing to plan."""
         self._inbound.note_idle()
 
     def wait(self, is_stopped: Callable[[], bool]) -> int:
         """Return how many bytes may come now. While memory is short this waits, for 30 seconds at most."""
+        began = self._clock()
         try:
             while not self._inbound.is_admitted() and not is_stopped():
                 self._sleep(_HOLD_POLL_SECONDS)
             return self._inbound.byte_budget or self.byte_budget
         finally:
+            self.held_seconds += self._clock() - began
             self._inbound.release()  # whatever ended the hold: a query that ends here must not count as holding
 
 

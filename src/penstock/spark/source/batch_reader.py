@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.buffer import BufferQueue
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.partitions import BatchRun, measured, plan_partitions
 from penstock.spark.source.reading import Rows, read_run
+from penstock.spark.versions import DataSourceReader, InputPartition
 
 
 class BufferReader(DataSourceReader):

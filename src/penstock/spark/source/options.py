@@ -11,8 +11,10 @@ from typing import Any
 
 from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig
 from penstock.core import as_word, check_seconds, check_whole
+from penstock.engine import ParseMode, ParseOptions, TimestampUnit
 from penstock.errors import InvalidInput
-from penstock.storage import ObjectStore, open_store
+from penstock.spark.source.unknown_options import NO_TABLES, open_place
+from penstock.storage import ObjectStore
 
 _TARGET_PARTITION_BYTES = 64 << 20  # as large as a producer makes a batch
 _SIZE = re.compile(r"(\d+)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
@@ -57,6 +59,9 @@ class ReadOptions:
     format: ReadFormat = ReadFormat.RAW
     columns: str | None = None
     on_error: OnError = OnError.DLQ
+    parse_mode: ParseMode = ParseMode.STRICT
+    rescue: str | None = None
+    timestamp_unit: str | Mapping[str, str] | None = None
     on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
     group: str = "default"
     starting_sequence: int | str | None = None
@@ -68,7 +73,7 @@ class ReadOptions:
     poll_interval: float = 0.5
     manifest_path: str = MANIFEST_PATH
     data_path_prefix: str = DATA_PATH_PREFIX
-    control_directory: str | None = None  # where a pipeline's run and its planner have their control files
+    given: frozenset[str] = field(default=frozenset(), compare=False)  # the fields that options set
     storage: dict[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -79,18 +84,34 @@ class ReadOptions:
         if not where:
             raise InvalidInput(
                 "the buffer's place is missing: give it to load(...), for example load('s3://bucket/events')"
+                + ("" if given else f". {NO_TABLES}")
             )
         values: dict[str, Any] = {}
         for field_name, (option, read) in _READERS.items():
             text = given.pop(option.lower(), None)
             if text is not None:
                 values[field_name] = read(option, text)
-        checked = cls(where, **values, storage=given)
+        checked = cls(where, **values, given=frozenset(values), storage=given)
         if checked.columns is not None and checked.format is ReadFormat.RAW:
             raise InvalidInput(
                 "columns says what json or msgpack is parsed into: give format too, or leave columns out"
             )
+        if checked.parse_options != ParseOptions() and checked.format is ReadFormat.RAW:
+            raise InvalidInput(
+                "parseMode, rescue and timestampUnit say how json or msgpack is parsed: give format too, or leave them "
+                "out"
+            )
         return checked
+
+    @cached_property
+    def parse_options(self) -> ParseOptions:
+        """How payloads are parsed. Raises `InvalidInput` for what is no such option."""
+        return ParseOptions(self.parse_mode, self.rescue, self.timestamp_unit)
+
+    @property
+    def self_regulation_is_asked(self) -> bool:
+        """Whether the option `selfRegulation` is given, and on."""
+        return self.self_regulation and "self_regulation" in self.given
 
     @property
     def may_cut_batches(self) -> bool:
@@ -100,7 +121,7 @@ class ReadOptions:
     @cached_property
     def store(self) -> ObjectStore:
         """The buffer's store, opened when it is first asked for."""
-        return open_store(self.where, **self.storage)
+        return open_place(self.where, self.storage, READ_OPTIONS)
 
     def consumer_config(self, *, gc: bool) -> ConsumerConfig:
         """How a consumer of this buffer and group is set up."""
@@ -123,13 +144,13 @@ def whole_number(name: str, text: str, least: int = 1) -> int:
     return int(text)
 
 
-def size_in_bytes(name: str, text: str) -> int:
+def size_in_bytes(name: str, text: object) -> int:
     """Read a number of bytes: `1048576`, `64m`, `1 GiB`. Raises `InvalidInput` naming the option.
 
     >>> size_in_bytes("maxBytesPerTrigger", "64m")
     67108864
     """
-    found = _SIZE.fullmatch(text.strip())
+    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     size = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
     if not size:
         raise InvalidInput(f"{name} must be a number of bytes such as 1048576, 64m or 1g, and at least 1, not {text!r}")
@@ -155,6 +176,16 @@ def _starting_sequence(name: str, text: str) -> int | str | None:
     raise InvalidInput(f"{name} must be earliest, latest or a sequence, not {text[:100]!r}")
 
 
+def _timestamp_unit(name: str, text: str) -> str | dict[str, str]:
+    """Read a unit, or units of columns: `ms`, `at=ms, meta.at=s`."""
+    if "=" not in text:
+        return as_word(name, TimestampUnit, text.strip())
+    pairs = [part.rpartition("=") for part in text.split(",")]
+    if not all(column.strip() for column, _, _ in pairs):
+        raise InvalidInput(f"{name} must be a unit, or units of columns such as at=ms,meta.at=s, not {text!r}")
+    return {column.strip(): as_word(name, TimestampUnit, unit.strip()) for column, _, unit in pairs}
+
+
 def _text(_name: str, text: str) -> str:
     return text
 
@@ -165,6 +196,9 @@ _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "columns": ("columns", _text),
     "on_error": ("onError", lambda name, text: as_word(name, OnError, text)),
     "on_corrupt_batch": ("onCorruptBatch", lambda name, text: as_word(name, OnCorruptBatch, text)),
+    "parse_mode": ("parseMode", lambda name, text: as_word(name, ParseMode, text)),
+    "rescue": ("rescue", _text),
+    "timestamp_unit": ("timestampUnit", _timestamp_unit),
     "group": ("group", _text),
     "starting_sequence": ("startingSequence", _starting_sequence),
     "max_bytes": ("maxBytesPerTrigger", size_in_bytes),
@@ -175,5 +209,6 @@ _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "poll_interval": ("pollInterval", _seconds),
     "manifest_path": ("manifestPath", _text),
     "data_path_prefix": ("dataPathPrefix", _text),
-    "control_directory": ("controlDirectory", _text),
 }
+READ_OPTIONS = ("path", *(option for option, _ in _READERS.values()))
+"""The names of the data source's own."""

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from pyspark.sql.datasource import InputPartition
-
 from penstock.buffer import BatchDescriptor, largest_object, record_count
 from penstock.errors import CorruptData, InvalidInput, NotFound
+from penstock.spark.versions import InputPartition
 from penstock.storage import ObjectStore, get_at_most
 
 PARALLEL_SIZE_REQUESTS = 16

@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 from penstock.engine import check_columns
 from penstock.errors import InvalidInput
 from penstock.spark.source.options import OnCorruptBatch, OnError, ReadFormat, ReadOptions
+from penstock.spark.versions import arrow_schema
 
 ERROR, RAW = "_error", "_raw"
 
@@ -42,9 +43,7 @@ SET_ASIDE = (StructField(ERROR, StringType()), StructField(RAW, BinaryType()))
 
 def to_arrow(schema: StructType) -> pa.Schema:
     """The Arrow schema that Spark expects of a batch with these columns: timestamps are instants, in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
+    return arrow_schema(schema)
 
 
 def columns_of(options: ReadOptions) -> StructType | str:
@@ -57,9 +56,12 @@ def columns_of(options: ReadOptions) -> StructType | str:
             f"format {options.format} needs to know its columns: give .schema(...), or the option columns, for example "
             "columns='id bigint, event string'"
         )
+    columns = options.columns
+    if options.rescue is not None:
+        columns += f", `{options.rescue.replace('`', '``')}` string"
     if sets_aside or options.on_error is OnError.DLQ:
-        return f"{options.columns}, {ERROR} string, {RAW} binary"
-    return options.columns
+        columns += f", {ERROR} string, {RAW} binary"
+    return columns
 
 
 def check_schema(schema: StructType, options: ReadOptions) -> None:
@@ -84,8 +86,9 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
         raise InvalidInput(f"onCorruptBatch=dlq puts a row with {ERROR!r} in place of a batch: name it in the schema")
     if is_raw:
         return
-    parsed = parsed_columns(schema)
+    parsed = parsed_columns(schema, _checked_rescue(schema, options.rescue))
     check_columns(to_arrow(parsed))
+    options.parse_options.check(to_arrow(parsed))
     required = next((field.name for field in parsed if not field.nullable), None)
     sets_aside = options.on_error is OnError.DLQ or options.on_corrupt_batch is OnCorruptBatch.DLQ
     if required is not None and sets_aside and {ERROR, RAW} & set(names):
@@ -95,6 +98,20 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
         )
 
 
-def parsed_columns(schema: StructType) -> StructType:
-    """The columns that are parsed: all but those for what is set aside."""
-    return StructType([field for field in schema if field.name not in {ERROR, RAW}])
+def parsed_columns(schema: StructType, rescue: str | None = None) -> StructType:
+    """The columns that are parsed: all but those for what is set aside, and for fields that have no column."""
+    return StructType([field for field in schema if field.name not in {ERROR, RAW, rescue}])
+
+
+def _checked_rescue(schema: StructType, rescue: str | None) -> str | None:
+    """The name of the column for fields that have none. Raises `InvalidInput` unless it is one of text."""
+    if rescue is None:
+        return None
+    if rescue in {ERROR, RAW}:
+        raise InvalidInput(f"rescue names the column {rescue!r}, which is for what is set aside: give another name")
+    if rescue not in schema.fieldNames():
+        raise InvalidInput(f"rescue names the column {rescue!r}: name it in the schema too, as a string")
+    field = schema[rescue]
+    if field.dataType != StringType() or not field.nullable:
+        raise InvalidInput(f"the column {rescue!r}, which rescue names, must be a string that may be null")
+    return rescue

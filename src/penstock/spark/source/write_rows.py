@@ -25,6 +25,7 @@ from pyspark.sql import types as T  # noqa: N812  the usual name
 
 from penstock.errors import InvalidInput
 from penstock.records import HEADERS_TYPE, RECORD_SCHEMA
+from penstock.spark.versions import TIME_TYPES
 
 Column: TypeAlias = "pa.Array[Any]"
 Shape: TypeAlias = Callable[[Any], object]
@@ -32,7 +33,7 @@ Convert: TypeAlias = Callable[[pa.RecordBatch, int], Iterator[pa.RecordBatch]]
 """From a batch, and how many rows came before it, to batches of records. Raises `InvalidInput` naming the row."""
 
 _NUMBERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.DecimalType)
-_TEXT_LIKE = (T.StringType, T.BooleanType, *_NUMBERS, T.DateType, T.TimestampType, T.TimestampNTZType, T.TimeType)
+_TEXT_LIKE = (T.StringType, T.BooleanType, *_NUMBERS, T.DateType, T.TimestampType, T.TimestampNTZType, *TIME_TYPES)
 _LEAVES = (*_TEXT_LIKE, T.BinaryType, T.DayTimeIntervalType, T.NullType)
 _MAX_ROWS_AS_OBJECTS = 1024  # rows of a batch that are Python objects at the same time
 

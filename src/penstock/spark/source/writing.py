@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.buffer import (
@@ -28,11 +27,25 @@ from penstock.buffer import (
 from penstock.core import as_word, check_whole
 from penstock.errors import InvalidInput
 from penstock.spark.source.options import size_in_bytes, whole_number
+from penstock.spark.source.unknown_options import NO_TABLES, open_place
 from penstock.spark.source.write_rows import converter
-from penstock.storage import ObjectStore, open_store
+from penstock.spark.versions import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from penstock.storage import ObjectStore
 
 _TARGET_BATCH_BYTES = 16 << 20
 _QUERY_ID = "sql.streaming.queryId"
+WRITE_OPTIONS = (
+    "path",
+    "manifestPath",
+    "dataPathPrefix",
+    "compression",
+    "batchFormat",
+    "targetBatchBytes",
+    "writer",
+    "transaction",
+    "checkpointLocation",
+)
+"""The names of the data source's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class BufferWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         given = _with_lower_names(options)
         self._name = _pop_block_name(given)
-        self._target = _Target.of(given, schema, overwrite)
+        self._target = BufferTarget.of(given, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:  # type: ignore[override]  # as Spark has it
         """Write a task's rows as data objects. Raises `InvalidInput` naming a row that is no record."""
@@ -84,7 +97,7 @@ class BufferStreamWriter(DataSourceStreamArrowWriter):
         given = _with_lower_names(options)
         if given.keys() & {"writer", "transaction"}:
             raise InvalidInput("writer and transaction name a batch write; a stream's are its query id and batch id")
-        self._target = _Target.of(given, schema, overwrite)
+        self._target = BufferTarget.of(given, schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:  # type: ignore[override]  # as Spark has it
         """Write a task's rows as data objects. Raises `InvalidInput` naming a row that is no record."""
@@ -103,7 +116,7 @@ class BufferStreamWriter(DataSourceStreamArrowWriter):
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class BufferTarget:
     """Where rows go, and how. It is checked on the driver, before any task runs."""
 
     store: ObjectStore = field(repr=False)
@@ -112,12 +125,16 @@ class _Target:
     batch_bytes: int
 
     @classmethod
-    def of(cls, options: dict[str, str], schema: StructType, overwrite: bool) -> _Target:
+    def of(cls, options: dict[str, str], schema: StructType, overwrite: bool) -> BufferTarget:
+        """Check where rows go. Raises `InvalidInput` for an option or a column that it cannot take."""
         if overwrite:
             raise InvalidInput("a buffer is append only: use mode('append'), or outputMode('append') for a stream")
         where = options.pop("path", "")
         if not where:
-            raise InvalidInput("the buffer's place is missing: give it to save(...) or start(...), or as option path")
+            raise InvalidInput(
+                "the buffer's place is missing: give it to save(...) or start(...), or as option path"
+                + ("" if options else f". {NO_TABLES}")
+            )
         options.pop("checkpointlocation", None)
         config = ProducerConfig(
             manifest_path=options.pop("manifestpath", MANIFEST_PATH),
@@ -128,9 +145,10 @@ class _Target:
         batch_bytes = size_in_bytes("targetBatchBytes", options.pop("targetbatchbytes", str(_TARGET_BATCH_BYTES)))
         check_whole("targetBatchBytes", batch_bytes, 1, config.max_batch_bytes)
         converter(schema)
-        return cls(open_store(where, **options), config, schema, batch_bytes)
+        return cls(open_place(where, options, WRITE_OPTIONS), config, schema, batch_bytes)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskWritten:
+        """Write a task's rows as data objects, which no manifest names yet."""
         context = TaskContext.get()
         appender = BlockAppender(self.store, self.config)
         try:
@@ -147,6 +165,7 @@ class _Target:
             before += batch.num_rows
 
     def append(self, written: Sequence[TaskWritten], name: BlockName | None) -> None:
+        """Enqueue what all tasks wrote, in one manifest write."""
         objects = [one for message in written for one in message.objects]
         BlockAppender(self.store, self.config).append(objects, name)
 
