@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from pyspark.sql.types import StructType
 
 from penstock import BatchDescriptor, ProducerConfig, Record, open_store, peek
@@ -22,6 +20,7 @@ from penstock.spark.source.batch_reader import BufferReader
 from penstock.spark.source.data_source import PenstockDataSource
 from penstock.spark.source.schemas import UNPARSED
 from penstock.spark.source.stream_reader import BufferStreamReader
+from penstock.spark.versions import InputPartition, ReadAllAvailable, ReadLimit
 from penstock.storage import ObjectStore
 
 Entry = bytes | Record
@@ -29,6 +28,12 @@ ALL = ReadAllAvailable()
 
 _numbers = itertools.count()
 _backlogs: dict[BufferStreamReader, Backlog] = {}
+
+
+class AdmittingSource(PenstockDataSource):
+    """A source whose stream reader admits blocks, on every Spark."""
+
+    has_admission = True
 
 
 @dataclass(frozen=True)
@@ -65,19 +70,19 @@ class Backlog:
         """How large each object is."""
         return [self.store.head(entry.location).size for entry in self.entries()]
 
-    def source(self, **options: object) -> PenstockDataSource:
+    def source(self, kind: type[PenstockDataSource] = PenstockDataSource, **options: object) -> PenstockDataSource:
         given = {name: str(value) for name, value in options.items()}
-        return PenstockDataSource({"path": self.url, **self.options, **given})
+        return kind({"path": self.url, **self.options, **given})
 
     def reader(self, schema: StructType = UNPARSED, **options: object) -> BufferReader:
         """What Spark makes for a batch read."""
-        reader = self.source(**options).reader(schema)
+        reader = self.source(PenstockDataSource, **options).reader(schema)
         assert isinstance(reader, BufferReader)
         return reader
 
     def stream_reader(self, schema: StructType = UNPARSED, **options: object) -> BufferStreamReader:
-        """What Spark makes for a stream read."""
-        reader = self.source(**options).streamReader(schema)
+        """What Spark 4.2 and later make for a stream read; an earlier one can call it too."""
+        reader = self.source(AdmittingSource, **options).streamReader(schema)
         assert isinstance(reader, BufferStreamReader)
         _backlogs[reader] = self
         return reader

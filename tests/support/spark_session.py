@@ -21,6 +21,14 @@ def skip_without_java() -> None:
         pytest.skip(" ".join(why_not.split()))
 
 
+def needs_spark(major: int, minor: int, why: str) -> pytest.MarkDecorator:
+    """Skip a test on an older Spark, for this reason."""
+    import pyspark
+
+    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    return pytest.mark.skipif(found < (major, minor), reason=f"Spark {pyspark.__version__}: {why}")
+
+
 def local_session(**config: object) -> Any:
     """A session with two cores. A setting's name has `_` for each dot."""
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ SCHEMA = StructType().add("n", LongType())
 
 
 def with_schema(schema: object) -> bytes:
-    commit = msgspec.json.decode(BlockCommit.of(BlockId("query", 1, "end"), "0" * 32, SCHEMA, (), ()).encode())
-    return msgspec.json.encode(commit | {"schema": schema})
+    commit = BlockCommit.of("query-000000000000", BlockId("query", 1, 2), "0" * 32, SCHEMA, ()).encode()
+    return msgspec.json.encode(msgspec.json.decode(commit) | {"schema": schema})
 
 
 def column(kind: object) -> dict[str, Any]:

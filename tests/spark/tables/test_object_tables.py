@@ -23,13 +23,17 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.spark.tables.contract import BlockId
-from penstock.spark.tables.parquet.commits import BlockCommit, BlockFile
-from penstock.spark.tables.parquet.object_files import StoredFile, group_files, split, writing
+from penstock.spark.tables.destinations import InStore
+from penstock.spark.tables.listed_files import ListedFile, group_files
+from penstock.spark.tables.parquet.commits import BlockCommit, BlockFile, slot_name
 from penstock.spark.tables.parquet.objects import ObjectBlocks
 from penstock.spark.tables.parquet.table import ParquetTable, StagedFiles, open_table, read_table
+from penstock.spark.tables.parquet.task_files import ParquetWriter
+from penstock.spark.tables.rows_by_partition import split
 
-BLOCK = BlockId("3d5c0c5e-8f0a-4b8e-9d6e-2f6a0c1b7a10", 4, '{"sequence": 17}')
-COMMIT = f"_commits/{BLOCK.name}.json"
+BLOCK = BlockId("3d5c0c5e-8f0a-4b8e-9d6e-2f6a0c1b7a10", 4, 17, "ingest/the-last.batch")
+NAME = slot_name(BLOCK.query, 0)
+COMMIT = f"_commits/{NAME}.json"
 SCHEMA = StructType([StructField("id", LongType())])
 
 
@@ -61,12 +65,13 @@ def staged(
 ) -> StagedFiles:
     """An attempt as it is when its executors are done, with one file. It goes on through another store, if given."""
     store.put(file_of(nonce), b"rows")
-    commit = BlockCommit.of(block, nonce, SCHEMA, (), [BlockFile(file_of(nonce), 4, 1)])
+    name = NAME if block.number is None else block.name
+    commit = BlockCommit.of(name, block, nonce, SCHEMA, (), [BlockFile(file_of(nonce), 4, 1)])
     return StagedFiles(table_in(through or store, sleep=lambda _: None), block, commit)
 
 
 def file_of(nonce: str) -> str:
-    return f"block={BLOCK.name}/part-00000-{nonce}-x.parquet"
+    return f"block={NAME}/part-00000-{nonce}-x.parquet"
 
 
 # Commits
@@ -104,7 +109,7 @@ def test_files_of_a_commit_that_may_have_happened_stay(store: ObjectStore) -> No
     faulty = FaultyStore(store, rates={})
     attempt = staged(faulty, "a" * 32)
     faulty.inject(Fault.EXISTS_WHILE_ABSENT, operation="put_if_absent", times=5)
-    with pytest.raises(OutcomeUnknown, match=f"block {BLOCK.name} may be committed"):
+    with pytest.raises(OutcomeUnknown, match=f"block {NAME} may be committed"):
         attempt.commit()
     attempt.discard()
     assert paths(store) == [file_of("a" * 32)]
@@ -164,7 +169,7 @@ def test_a_sweep_that_fails_does_not_undo_a_commit(store: ObjectStore, caplog: p
     staged(store, "b" * 32)
     faulty = FaultyStore(store, rates={})
     attempt = staged(faulty, "a" * 32)
-    faulty.inject(Fault.READ_ERROR, operation="list_objects")
+    faulty.inject(Fault.READ_ERROR, operation="list_objects", path=f"block={NAME}")
     assert attempt.commit()
     assert "files of attempts that lost stay" in caplog.text
     assert file_of("b" * 32) in paths(store)
@@ -173,8 +178,8 @@ def test_a_sweep_that_fails_does_not_undo_a_commit(store: ObjectStore, caplog: p
 
 
 def test_removing_the_commit_that_the_error_names_is_the_remedy(store: ObjectStore, url: str) -> None:
-    assert staged(store, "a" * 32).commit()
-    moved = BlockId(BLOCK.query, BLOCK.batch, "elsewhere")
+    assert staged(store, "a" * 32, BlockId(BLOCK.query, 4, 17, number=0)).commit()
+    moved = BlockId(BLOCK.query, 4, 12, number=0)
     with pytest.raises(CorruptData) as caught:
         table_in(store).has(moved)
     named = str(caught.value).partition("remove ")[2].partition(" and run")[0]
@@ -195,9 +200,11 @@ def test_a_commit_that_cannot_be_read_is_named(store: ObjectStore) -> None:
 
 
 def written(store: ObjectStore, batches: list[pa.RecordBatch], *partition_by: str, file_bytes: int = 1 << 20) -> Any:
-    write = writing(store, "top", "n" * 32, batches[0].schema, partition_by, file_bytes)
-    described = [row for batch in write(iter(batches)) for row in batch.to_pylist()]
-    return described, [pq.read_table(pa.BufferReader(store.get(row["path"]).data)) for row in described]
+    files = ParquetWriter(batches[0].schema, partition_by, InStore(store, "top"), "n" * 32, file_bytes).open(0)
+    for batch in batches:
+        files.add(batch)
+    described = [json.loads(one) for one in files.close()]
+    return described, [pq.read_table(pa.BufferReader(store.get(f"top/{row['path']}").data)) for row in described]
 
 
 def test_files_are_closed_when_they_are_large_enough() -> None:
@@ -210,7 +217,7 @@ def test_files_are_closed_when_they_are_large_enough() -> None:
     described, tables = written(store, batches, file_bytes=1000)
     assert [row["rows"] for row in described] == [40_000] * 3
     assert pa.concat_tables(tables) == pa.Table.from_batches(batches)
-    assert [row["size"] for row in described] == [store.head(row["path"]).size for row in described]
+    assert [row["size"] for row in described] == [store.head(f"top/{row['path']}").size for row in described]
 
 
 def test_small_batches_share_a_file() -> None:
@@ -234,19 +241,20 @@ def test_each_file_is_of_one_partition() -> None:
         (["b", "2"], {"id": [5]}),
         ([None, "2"], {"id": [6]}),
     ]
-    assert described[3]["path"].startswith("top/e=__HIVE_DEFAULT_PARTITION__/n=2/part-00000-" + "n" * 32)
+    assert described[3]["path"].startswith("e=__HIVE_DEFAULT_PARTITION__/n=2/part-00000-" + "n" * 32)
 
 
-def test_rows_that_are_not_sorted_are_split_all_the_same() -> None:
+def test_rows_that_are_not_sorted_are_split_into_one_part_for_each_value_and_keep_their_order() -> None:
     batch = pa.RecordBatch.from_pydict({"id": [1, 2, 3, 4], "e": ["a", None, None, "a"]})
-    assert [(values, rows.num_rows) for values, rows in split(batch, ["e"])] == [(("a",), 1), ((None,), 2), (("a",), 1)]
+    found = [(values, rows.column("id").to_pylist()) for values, rows in split(batch, ["e"])]
+    assert found == [(("a",), [1, 4]), ((None,), [2, 3])]
     assert list(split(batch.slice(0, 0), ["e"])) == []
     assert [values for values, _ in split(batch.slice(0, 1), ["e"])] == [("a",)]
 
 
 def test_files_are_read_in_groups_of_about_one_large_file() -> None:
     mib = 1 << 20
-    files = [StoredFile(str(n), size * mib, {}) for n, size in enumerate([30, 30, 30, 100, 1, 1])]
+    files = [ListedFile(str(n), size * mib, {}) for n, size in enumerate([30, 30, 30, 100, 1, 1])]
     assert [[int(file.path) for file in group] for group in group_files(files, 64 * mib)] == [[0, 1], [2], [3], [4, 5]]
     assert group_files([], 64 * mib) == []
 
@@ -259,9 +267,9 @@ def test_read_table_obeys_the_commits_and_plain_readers_do_not(
 ) -> None:
     table = open_table(spark, url, options=options)
     assert table.stage(spark.range(3), BLOCK).commit()
-    later = BlockId(BLOCK.query, BLOCK.batch + 1, "later")
+    later = BlockId(BLOCK.query, BLOCK.end, BLOCK.end + 1)
     table.stage(spark.range(10, 20), later)  # its driver was killed
-    assert any(f"block={later.name}/" in path for path in paths(store))
+    assert any(f"block={slot_name(BLOCK.query, 1)}/" in path for path in paths(store))
     assert sorted(row[0] for row in read_table(spark, url, options).collect()) == [0, 1, 2]
 
 

@@ -20,6 +20,12 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import InvalidInput
+from penstock.spark.tables.column_rules import (
+    check_names,
+    check_partition_columns,
+    nullable_columns,
+    refuse_twice,
+)
 from penstock.spark.tables.parquet.commits import BLOCK, BlockCommit
 
 # Those whose text says all of the value. A float's does not, and bytes may have none.
@@ -28,11 +34,9 @@ _PARTITION_TYPES = (StringType, IntegralType, BooleanType, DateType, DecimalType
 
 def check_partition_by(partition_by: Sequence[str]) -> tuple[str, ...]:
     """Return the names of partition columns. Raises `InvalidInput` for names that cannot be right."""
-    if isinstance(partition_by, str) or not all(map(_is_name, partition_by)):
-        raise InvalidInput(f"partition_by must be a list of names of columns, not {partition_by!r}")
-    _refuse_twice(partition_by, "partition_by names")
-    _refuse_block(partition_by)
-    return tuple(partition_by)
+    names = check_names("partition_by", partition_by)
+    _refuse_block(names)
+    return names
 
 
 def check_columns(schema: StructType, partition_by: Sequence[str], committed: Iterable[BlockCommit], url: str) -> None:
@@ -41,26 +45,17 @@ def check_columns(schema: StructType, partition_by: Sequence[str], committed: It
     Raises `InvalidInput` naming the column.
     """
     names = schema.fieldNames()
-    _refuse_twice(names, "the block has")
+    refuse_twice(names, "the block has")
     _refuse_block(names)
-    for name in partition_by:
-        if name not in names:
-            raise InvalidInput(f"partition_by names the column {name!r}, and the block has only {', '.join(names)}")
-        if not isinstance(schema[name].dataType, _PARTITION_TYPES):
-            kind = schema[name].dataType.simpleString()
-            raise InvalidInput(
-                f"partition_by names the column {name!r}, which is {kind}: it takes text, whole numbers, decimals, "
-                "booleans, dates and timestamps"
-            )
-    if len(partition_by) == len(names):
-        raise InvalidInput("partition_by names every column of the block, and files need at least one more")
+    takes = "text, whole numbers, decimals, booleans, dates and timestamps"
+    check_partition_columns(schema, partition_by, _PARTITION_TYPES, takes)
     for one in committed:
         _check_fits(one, schema, partition_by, url)
 
 
 def has_columns(committed: BlockCommit, schema: StructType) -> bool:
     """Whether a block has all of these columns, with their types."""
-    columns = nullable_columns(committed.columns())
+    columns = nullable_columns(committed.columns(), with_metadata=True)
     try:
         return _merge_fields(columns, schema, "") == columns
     except _Differs:
@@ -81,7 +76,7 @@ def _check_fits(committed: BlockCommit, schema: StructType, partition_by: Sequen
             known = names[name.lower()]
             raise InvalidInput(f"the table {url} has a column {known!r}, and Spark cannot tell {name!r} from it")
     try:
-        _merge_fields(nullable_columns(before), schema, "")
+        _merge_fields(nullable_columns(before, with_metadata=True), schema, "")
     except _Differs as error:
         raise InvalidInput(
             f"the column {error.column!r} is {error.one.simpleString()} in the table {url}, not "
@@ -106,22 +101,6 @@ def merged_columns(commits: Iterable[BlockCommit]) -> StructType:
     return merged
 
 
-def nullable(kind: DataType) -> DataType:
-    """The same type with nulls allowed everywhere: what a reader may say of many blocks."""
-    if isinstance(kind, StructType):
-        return nullable_columns(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(nullable(kind.elementType))
-    if isinstance(kind, MapType):
-        return MapType(nullable(kind.keyType), nullable(kind.valueType))
-    return kind
-
-
-def nullable_columns(schema: StructType) -> StructType:
-    """The same columns with nulls allowed everywhere."""
-    return StructType([StructField(field.name, nullable(field.dataType), True, field.metadata) for field in schema])
-
-
 class _Differs(Exception):
     def __init__(self, column: str, one: DataType, other: DataType) -> None:
         super().__init__(column)
@@ -130,7 +109,7 @@ class _Differs(Exception):
 
 def _merge_fields(one: StructType, other: StructType, above: str) -> StructType:
     fields = {field.name: field for field in one}
-    for field in nullable_columns(other):
+    for field in nullable_columns(other, with_metadata=True):
         known = fields.get(field.name)
         kind = field.dataType if known is None else _merge(known.dataType, field.dataType, above + field.name)
         fields[field.name] = StructField(field.name, kind, True, (known or field).metadata)
@@ -147,19 +126,6 @@ def _merge(one: DataType, other: DataType, column: str) -> DataType:
     if one != other:
         raise _Differs(column, one, other)
     return one
-
-
-def _is_name(name: object) -> bool:
-    return isinstance(name, str) and name != ""
-
-
-def _refuse_twice(names: Sequence[str], where: str) -> None:
-    # Without regard to case, as Spark compares names.
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            raise InvalidInput(f"{where} the column {name!r} twice")
-        seen.add(name.lower())
 
 
 def _refuse_block(names: Sequence[str]) -> None:

@@ -1,9 +1,13 @@
 """The blocks of a table on a file system: a block is a directory, and a rename makes it visible.
 
 ```text
-/data/table/block=<query>-<batch>/event=click/part-….parquet
-                                  _commit.json
-/data/.table.staging/<query>-<batch>-<attempt>/…          being written, or of a driver that was killed
+/data/table/block=<query>-<slot>/event=click/part-….parquet
+                                 _commit.json
+/data/.table.staging/<query>-<slot>-<attempt>/…           ready to be renamed, or of a driver that was killed
+/data/.table.staging/<query>-<slot>-<attempt>.tasks/…     being written
+/data/table/block=compacted.<generation>/event=click/part-….parquet
+                                         _commit.json     stands for all blocks up to the slots that it names
+/data/table/_compacted                                    the name of that block; no reader of the table looks at it
 ```
 
 The staging directory is beside the table, where no reader of the table looks. Everything in a block is durable before
@@ -21,26 +25,35 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core import get_logger
-from penstock.errors import CorruptData, OutcomeUnknown, StorageError
+from penstock.errors import CorruptData, InvalidInput, NotFound, OutcomeUnknown, StorageError
 from penstock.spark.map_in_arrow import quoted
-from penstock.spark.tables.contract import BlockId
-from penstock.spark.tables.parquet.commits import BLOCK, BlockCommit, BlockFile
+from penstock.spark.tables.contract import FileWriter, Vacuumed
+from penstock.spark.tables.destinations import InDirectory
+from penstock.spark.tables.listed_files import MAX_ROWS_PER_BATCH
+from penstock.spark.tables.parquet.commits import BLOCK, BlockCommit, BlockFile, generation_of
+from penstock.spark.tables.parquet.compaction import CommittedFile, current_commits
+from penstock.spark.tables.parquet.exchange import DirectoryLock
 from penstock.spark.tables.parquet.hadoop_files import HadoopFiles
+from penstock.spark.tables.parquet.state import TableState, is_covered
+from penstock.spark.tables.parquet.task_files import ParquetWriter
+from penstock.spark.tables.parquet.trees import COMMIT, POINTER, TreeAttempt, vacuum_staging
 from penstock.storage import sync_upwards
 
-_COMMIT = "_commit.json"
 _ATTEMPT = "_attempt"
+_TASKS = ".tasks"
 _SWEPT = ".swept-"
 _OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # `_commit.json` is that, and more
     "timeZone": "UTC",  # in which timestamps are written into the names of directories
 }
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _PARALLEL_SYNCS = 8  # a disk answers fsyncs that wait at the same time together
 
 _log = get_logger(__name__)
@@ -54,55 +67,89 @@ class DirectoryBlocks:
         self.url = url
         self.root = root
         self._files = files
+        self._compacted: BlockCommit | None = None  # the last that was read: they never change
         self._staging = f"{above}/.{name}.staging"
 
-    def write(self, rows: DataFrame, block: BlockId, attempt: str, partition_by: Sequence[str]) -> BlockCommit:
-        """Write a block's rows into a staging directory of its own."""
-        path = self._staged(block, attempt)
+    def writer(self, columns: pa.Schema, name: str, attempt: str, partition_by: Sequence[str]) -> FileWriter | None:
+        """What writes files into a directory of the attempt's tasks; None where executors have no such directory."""
+        if not self._files.tasks_write:
+            return None
+        # Not into the directory that is renamed: a task that is still running then could add to a block that is there.
+        tasks = InDirectory(f"{self._staged(name, attempt)}{_TASKS}")
+        return ParquetWriter(columns, tuple(partition_by), tasks, attempt)
+
+    def collect(self, commit: BlockCommit) -> BlockCommit:
+        """Move the files that tasks have written into the staging directory of the block, with its commit."""
+        path = self._staged(commit.block, commit.nonce)
+        if commit.files and not self._files.names(f"{path}{_TASKS}") and self.look_up(commit.block) is None:
+            raise StorageError(
+                f"tasks wrote {len(commit.files)} files below {path}{_TASKS}, and the driver does not find them: "
+                "on a cluster a table needs a directory that all hosts share, or an object store"
+            )
+        for file in commit.files:
+            self._files.move(f"{path}{_TASKS}/{file.path}", f"{path}/{file.path}")
+        self._files.write(f"{path}/{COMMIT}", commit.encode())
+        self._files.remove(f"{path}{_TASKS}")
+        self._files.sync(path, but=[f"{path}/{file.path}" for file in commit.files])
+        return commit
+
+    def write(self, rows: DataFrame, commit: BlockCommit) -> BlockCommit:
+        """Write a block's rows into a staging directory of its own, with Spark's own writer."""
+        path = self._staged(commit.block, commit.nonce)
         # A sweep moves the whole directory away, and a Spark job that goes on writing creates it again, with a part of
         # the rows. Then this file is not in it.
-        self._files.write(f"{path}/{_ATTEMPT}", attempt.encode())
+        self._files.write(f"{path}/{_ATTEMPT}", commit.nonce.encode())
         writer = rows.write.mode("append").options(**_OPTIONS)
-        if partition_by:
-            writer = writer.partitionBy(*partition_by)
-        writer.parquet(self._files.spark_scheme + path)
-        commit = BlockCommit.of(block, attempt, rows.schema, partition_by, self._files.finish(path))
-        self._files.write(f"{path}/{_COMMIT}", commit.encode())
+        if commit.partition_by:
+            writer = writer.partitionBy(*commit.partition_by)
+        with _timestamps_for_all(rows.sparkSession):
+            writer.parquet(self._files.spark_scheme + path)
+        commit = commit.with_files(self._files.finish(path))
+        self._files.write(f"{path}/{COMMIT}", commit.encode())
         if self._files.read(f"{path}/{_ATTEMPT}") is None:
             raise StorageError(f"{path} was swept while it was written: another run has gone past the block")
         self._files.remove(f"{path}/{_ATTEMPT}")
         self._files.sync(path)
         return commit
 
-    def make_visible(self, block: BlockId, commit: BlockCommit) -> BlockCommit:
-        """Rename the staging directory into the table."""
+    def make_visible(self, commit: BlockCommit) -> BlockCommit | None:
+        """Rename the staging directory into the table, unless the slot was compacted away.
+
+        Under a lock: a compaction exchanges the table's directory, and a block must not be renamed into the one that is
+        being replaced, nor into a slot that is not free although its directory is gone.
+        """
+        with self._files.committing(self._staging):
+            return None if is_covered(commit.block, self._last_compaction()) else self._rename(commit)
+
+    def _rename(self, commit: BlockCommit) -> BlockCommit:
         try:
-            self._files.move(self._staged(block, commit.nonce), self.place_of(block))
+            self._files.move(self._staged(commit.block, commit.nonce), self.place_of(commit.block))
         except StorageError:
             # Decided by what is there, not by how the rename failed: a network file system may report a rename that
             # succeeded as failed.
-            found = self.look_up(block)
+            found = self.look_up(commit.block)
             if found is None:
                 raise
             return found
         return commit
 
-    def make_durable(self, block: BlockId) -> None:
+    def make_durable(self, name: str) -> None:
         """Sync the names of the blocks."""
         try:
             self._files.settle(self.root)
         except StorageError as error:
             raise OutcomeUnknown(
-                f"the block {block.name} is in {self.url}, and may not be durable: {error}. Run again: it is synced "
-                "before it counts"
+                f"the block {name} is in {self.url}, and may not be durable: {error}. Run again: it is synced before "
+                "it counts"
             ) from error
 
-    def sweep(self, block: BlockId, _commit: BlockCommit) -> None:
+    def sweep(self, commit: BlockCommit) -> None:
         """Remove what drivers of the query staged for this block and earlier ones: a driver still writing has lost."""
-        attempt = re.compile(re.escape(block.query) + r"-(\d{12,})-[0-9a-f]{32}")
+        query, _, number = commit.block.rpartition("-")
+        attempt = re.compile(re.escape(query) + r"-(\d{12,})-[0-9a-f]{32}(" + re.escape(_TASKS) + ")?")
         for name in self._files.names(self._staging):
             found = attempt.fullmatch(name)
-            if found and int(found[1]) <= block.batch:
+            if found and int(found[1]) <= int(number):
                 # Renamed in one step first: a part of it must not become a block.
                 self._files.move(f"{self._staging}/{name}", f"{self._staging}/{_SWEPT}{name}")
                 name = _SWEPT + name
@@ -110,27 +157,70 @@ class DirectoryBlocks:
             if name.startswith(_SWEPT):
                 self._files.remove(f"{self._staging}/{name}")
 
-    def remove(self, block: BlockId, attempt: str) -> None:
-        """Remove the staging directory, if it is there."""
-        self._files.remove(self._staged(block, attempt))
+    def remove(self, name: str, attempt: str) -> None:
+        """Remove the staging directories, if they are there."""
+        for end in ("", _TASKS):
+            self._files.remove(self._staged(name, attempt) + end)
 
-    def look_up(self, block: BlockId) -> BlockCommit | None:
+    def drop(self, commit: BlockCommit) -> None:
+        """Move the block's directory out of the table, and remove it."""
+        away = f"{self._staging}/{_SWEPT}{commit.block}-{commit.nonce}"
+        self._files.move(self.place_of(commit.block), away)
+        self._files.remove(away)
+
+    def look_up(self, name: str) -> BlockCommit | None:
         """The commit in the block's directory."""
-        place = self.place_of(block)
-        return self._read_commit(place) if self._files.names(place) else None
+        place = self.place_of(name)
+        data = self._files.read(f"{place}/{COMMIT}")
+        if data is None and self._files.names(place):
+            raise CorruptData(f"{place} has no {COMMIT}: it is no block of Penstock's; move it out of the table")
+        return None if data is None else BlockCommit.decode(data, f"{place}/{COMMIT}")
 
-    def place_of(self, block: BlockId) -> str:
+    def place_of(self, name: str) -> str:
         """The block's directory."""
-        return f"{self.root}/{BLOCK}={block.name}"
+        return f"{self.root}/{BLOCK}={name}"
 
-    def last_commit(self) -> BlockCommit | None:
-        """The commit of the block whose name is last."""
-        places = self._places()
-        return self._read_commit(places[-1]) if places else None
+    def state(self) -> TableState:
+        """Which blocks there are. One listing is of one directory: of that before an exchange, or of that after it."""
+        while True:
+            start = f"{BLOCK}="
+            found = self._files.names(self.root)
+            names = [name.removeprefix(start) for name in found if name.startswith(start)]
+            last = max((name for name in names if generation_of(name) is not None), default=None)
+            compacted = None if last is None else self.look_up(last)
+            if (compacted is None) == (last is None):
+                return TableState.of(compacted, names)
 
     def commits(self) -> list[BlockCommit]:
-        """The commits of all blocks."""
-        return [self._read_commit(place) for place in self._places()]
+        """The commits of all blocks, that of the last compaction first."""
+        return current_commits(self)
+
+    def commits_in(self, state: TableState) -> list[BlockCommit]:
+        """The commits of these blocks."""
+        return [*([] if state.compacted is None else [state.compacted]), *map(self._read_commit, state.names)]
+
+    def files_of(self, commit: BlockCommit) -> list[CommittedFile]:
+        """The files in the block's directory."""
+        return [CommittedFile(commit.block, file, os.path.dirname(file.path)) for file in commit.files]
+
+    def rows_of(self, file: CommittedFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file."""
+        return self._files.rows(f"{self.place_of(file.block)}/{file.file.path}")
+
+    def compacting(self, state: TableState, nonce: str) -> TreeAttempt:
+        """Begin a compaction. Raises `InvalidInput` where directories cannot be exchanged, or another is under way."""
+        if not isinstance(self._files, LocalFiles):
+            raise InvalidInput(
+                f"{self.url} cannot be compacted: a file system of Hadoop's cannot exchange two directories in one "
+                "step, and readers would see rows twice, or miss some, meanwhile"
+            )
+        return TreeAttempt(self.root, self._staging, self.url, state, nonce)
+
+    def vacuum(self, state: TableState, older_than: float, dry_run: bool) -> Vacuumed:
+        """Remove trees that were replaced, and what killed drivers and compactions have left."""
+        if not isinstance(self._files, LocalFiles):
+            raise InvalidInput(f"{self.url} cannot be vacuumed: on a file system of Hadoop's nothing is replaced")
+        return vacuum_staging(self._staging, state, older_than, dry_run)
 
     def read(self, spark: SparkSession, _commits: Sequence[BlockCommit], columns: StructType) -> DataFrame:
         """Read the whole directory: everything in it is committed.
@@ -140,17 +230,25 @@ class DirectoryBlocks:
         reader = spark.read.schema(columns).options(timeZone="UTC", __globPaths__="false")
         return reader.parquet(self._files.spark_scheme + self.root).select(*map(quoted, columns.names))
 
-    def _places(self) -> list[str]:
-        return sorted(f"{self.root}/{name}" for name in self._files.names(self.root) if name.startswith(f"{BLOCK}="))
+    def _last_compaction(self) -> BlockCommit | None:
+        pointer = self._files.read(f"{self.root}/{POINTER}")
+        if pointer is None:
+            return None
+        name = pointer.decode(errors="replace")
+        if self._compacted is None or self._compacted.block != name:
+            self._compacted = self._read_commit(name)
+        return self._compacted
 
-    def _read_commit(self, place: str) -> BlockCommit:
-        data = self._files.read(f"{place}/{_COMMIT}")
-        if data is None:
-            raise CorruptData(f"{place} has no {_COMMIT}: it is no block of Penstock's; move it out of the table")
-        return BlockCommit.decode(data, f"{place}/{_COMMIT}")
+    def _read_commit(self, name: str) -> BlockCommit:
+        found = self.look_up(name)
+        if found is None and f"{BLOCK}={name}" in self._files.names(self.root):
+            raise CorruptData(f"{self.place_of(name)} is empty: it is no block of Penstock's; remove it")
+        if found is None:
+            raise NotFound(f"the block {name} is gone from {self.url}")
+        return found
 
-    def _staged(self, block: BlockId, attempt: str) -> str:
-        return f"{self._staging}/{block.name}-{attempt}"
+    def _staged(self, name: str, attempt: str) -> str:
+        return f"{self._staging}/{name}-{attempt}"
 
 
 class LocalFiles:
@@ -158,6 +256,8 @@ class LocalFiles:
 
     spark_scheme = "file://"
     """What Spark has before a path. It does not decode what follows."""
+    tasks_write = True
+    """Whether a task on an executor can write files by itself; else Spark's own writer does."""
 
     def read(self, path: str) -> bytes | None:
         """A file's content; None if there is no such file."""
@@ -195,7 +295,7 @@ class LocalFiles:
             return [BlockFile(str(file.relative_to(path)), file.stat().st_size, _rows(file)) for file in data]
 
     def move(self, path: str, to: str) -> None:
-        """Rename a directory, in one step, into one that is made if need be. Fails if there is one with that name."""
+        """Rename, in one step, into a directory that is made if need be. Fails if a block's has that name."""
         with _failing_to(f"rename {path} to {to}"):
             os.makedirs(os.path.dirname(to), exist_ok=True)
             os.rename(path, to)  # also onto an empty directory, and no block is empty
@@ -206,12 +306,30 @@ class LocalFiles:
         with _failing_to(f"remove {path}"), suppress(FileNotFoundError):
             (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)
 
-    def sync(self, path: str) -> None:
-        """Make a directory and all that is below it durable."""
+    def sync(self, path: str, but: Sequence[str] = ()) -> None:
+        """Make a directory and all that is below it durable; `but` are files that are."""
         with _failing_to(f"sync {path}"), ThreadPoolExecutor(_PARALLEL_SYNCS) as pool:
             found = list(os.walk(path, onerror=_raise))
-            list(pool.map(_sync, [os.path.join(directory, name) for directory, _, names in found for name in names]))
+            files = {os.path.join(directory, name) for directory, _, names in found for name in names}
+            list(pool.map(_sync, sorted(files - set(but))))
             list(pool.map(_sync, [directory for directory, _, _ in found]))
+
+    def committing(self, staging: str) -> DirectoryLock:
+        """Keep a compaction from exchanging the table until what this returns is closed."""
+        with _failing_to(f"lock {staging}"):
+            return DirectoryLock(staging, shared=True)
+
+    def rows(self, path: str) -> Iterator[pa.RecordBatch]:
+        """The rows of a Parquet file, without the columns in its path. Raises `NotFound` and `CorruptData`."""
+        try:
+            with pq.ParquetFile(path) as file:
+                yield from file.iter_batches(MAX_ROWS_PER_BATCH, use_threads=False)
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"{path} is gone: the table was compacted since it was looked at, or the file lost"
+            ) from error
+        except (OSError, ArrowException) as error:
+            raise CorruptData(f"{path} cannot be read: {error}") from error
 
     def settle(self, path: str) -> None:
         """Make the entries of a directory durable, and those of the directories above it on the same disk.
@@ -232,6 +350,20 @@ def _failing_to(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"could not {what}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _timestamps_for_all(spark: SparkSession) -> Iterator[None]:
+    """Spark's default is a type of which other readers cannot tell the time zone."""
+    before = spark.conf.get(_TIMESTAMPS, None)
+    if spark.sparkContext.getConf().contains(_TIMESTAMPS):
+        yield  # it was chosen
+        return
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.unset(_TIMESTAMPS) if before is None else spark.conf.set(_TIMESTAMPS, before)
 
 
 def _raise(error: OSError) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
@@ -21,6 +22,7 @@ class HadoopFiles:
     """
 
     spark_scheme = ""  # a path has its scheme already
+    tasks_write = False  # Hadoop is in the JVM, and tasks are in Python
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         jvm: Any = spark._jvm
@@ -96,8 +98,16 @@ class HadoopFiles:
         with _failing_to(f"remove {path}"):
             self._system.delete(self._path(path), True)
 
-    def sync(self, path: str) -> None:
+    def sync(self, path: str, but: Sequence[str] = ()) -> None:
         """Nothing to do: what is closed is as durable as the file system's replicas make it."""
+
+    def committing(self, _staging: str) -> AbstractContextManager[object]:
+        """Nothing to do: no compaction exchanges a directory here."""
+        return nullcontext()
+
+    def rows(self, path: str) -> Iterator[pa.RecordBatch]:
+        """Not without Spark."""
+        raise InvalidInput(f"{path} can be read with Spark only")
 
     def settle(self, path: str) -> None:
         """Nothing to do: a name is durable as soon as it is there."""

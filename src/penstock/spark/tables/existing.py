@@ -1,0 +1,106 @@
+"""Open the table at a place, whatever kind it is, without Spark: what the commands `penstock table` and `dlq` work on.
+
+Delta and Iceberg need an extra, and are imported where one of their tables is opened, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.errors import InvalidInput
+from penstock.spark.tables.contract import Table
+from penstock.spark.tables.opening import TableKind, check_library, kind_at, open_any_table
+from penstock.spark.tables.parquet.table import ParquetTable, open_table
+from penstock.storage import ObjectStore, local_path, open_store, redact
+
+KINDS = tuple(TableKind)
+_NAME = re.compile(r"[^\s./:]+(\.[^\s./:]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTable:
+    """A table that is there, its kind, and a store beside it for what is kept about it."""
+
+    kind: str
+    table: Table
+    notes_url: str
+    notes_options: Mapping[str, str]
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows that are committed, without Spark. Raises `NotFound` where the table is compacted meanwhile."""
+        return self.table.rows()
+
+    def notes(self) -> ObjectStore:
+        """The store beside the table."""
+        return open_store(self.notes_url, **self.notes_options)
+
+
+def open_existing(
+    url: str,
+    *,
+    kind: str | None = None,
+    options: Mapping[str, str] | None = None,
+    catalog: Mapping[str, str] | None = None,
+) -> OpenedTable:
+    """Open the table at a path or URL, or of that name in a catalog of Iceberg's.
+
+    Without a kind it is found by looking: with a catalog it is Iceberg, with a `_delta_log` Delta, and Parquet else.
+    Raises `InvalidInput` where there is no table.
+    """
+    if kind is not None and kind not in KINDS:
+        raise InvalidInput(f"the kind of a table is one of {', '.join(KINDS)}, not {kind!r}")
+    if kind == "iceberg" or (kind is None and catalog and _NAME.fullmatch(url) and not os.path.exists(url)):
+        return _open_iceberg(url, catalog, options or {})
+    if catalog:
+        raise InvalidInput("a catalog goes with the name of an Iceberg table, such as lake.sales.events")
+    options = dict(options or {})
+    _check_place(url)
+    if kind == "delta" or (kind is None and kind_at(url, options) is TableKind.DELTA):
+        check_library(TableKind.DELTA, "a Delta table")
+        delta = open_any_table(None, url, kind=TableKind.DELTA, options=options)
+        return OpenedTable("delta", delta, *_beside(url, options))
+    table = open_table(None, url, options=options) if not url.startswith("memory:") else _in_memory(url)
+    state = table.blocks.state()
+    if state.compacted is None and not state.names:
+        raise InvalidInput(
+            f"there is no table at {table.url}: no block is committed there. Is it the right place, and is it of "
+            "another kind?"
+        )
+    return OpenedTable("parquet", table, *_beside(url, options))
+
+
+def _open_iceberg(name: str, catalog: Mapping[str, str] | None, options: Mapping[str, str]) -> OpenedTable:
+    check_library(TableKind.ICEBERG, "an Iceberg table")
+    from penstock.spark.tables.iceberg.table import open_iceberg
+
+    table = open_iceberg(name, catalog=catalog or None)
+    return OpenedTable("iceberg", table, *_beside(table.location.replace("s3a://", "s3://", 1), options))
+
+
+def _check_place(url: str) -> None:
+    if _is_local(url) and not os.path.isdir(local_path(url)):
+        raise InvalidInput(f"there is no table at {redact(url)}: there is no such directory")
+
+
+def _in_memory(url: str) -> ParquetTable:
+    from penstock.spark.tables.parquet.objects import ObjectBlocks
+
+    return ParquetTable(ObjectBlocks(open_store(url)))
+
+
+def _beside(url: str, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """Where the notes about a table are. Not in its directory on a disk: a compaction exchanges that."""
+    if not _is_local(url):
+        return f"{url.rstrip('/')}/_replays", options
+    above, name = os.path.split(os.path.realpath(local_path(url)))
+    return os.path.join(above, f".{name}.replays"), {}
+
+
+def _is_local(url: str) -> bool:
+    scheme, separator, _ = url.partition("://")
+    return not separator or scheme == "file"

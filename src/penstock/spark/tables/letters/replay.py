@@ -1,0 +1,201 @@
+"""Replay: letters go back into a buffer as events, each once, however often this is killed and run again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from penstock.buffer import BlockAppender, BlockName, BufferQueue, ProducerConfig, join_to_size
+from penstock.core import get_logger
+from penstock.errors import InvalidInput, NotFound, StorageError
+from penstock.records import Record, records_to_arrow
+from penstock.spark.tables.existing import OpenedTable
+from penstock.spark.tables.letters.ledger import Ledger, Plan
+from penstock.spark.tables.letters.letter import Filter, StoredLetter, letters_in
+from penstock.storage import ObjectStore, url_of
+
+Fix = Callable[[StoredLetter], "bytes | Record | None"]
+
+MAX_LETTERS_PER_PLAN = 10_000
+_MAX_BYTES_PER_PLAN = 8 << 20
+_MAX_SCANS = 5
+_MAX_SHOWN_FAILURES = 5
+FETCH = "fetch"
+"""The stage of a whole batch that could not be read: its payload is an object's content, and no event."""
+
+_log = get_logger(__name__)
+
+
+@dataclass
+class Replayed:
+    """What a replay did, or would do. `failures` has the first letters of which the fix function failed, and why."""
+
+    replayed: int = 0
+    finished: int = 0
+    """Of `replayed`: how many a replay that was killed had planned."""
+    skipped: int = 0
+    """Letters that were replayed before."""
+    left_by_fix: int = 0
+    without_payload: int = 0
+    whole_batches: int = 0
+    failed: int = 0
+    failures: list[tuple[str, str]] = field(default_factory=list)
+
+    def note_failure(self, letter: StoredLetter, why: str) -> None:
+        """Count a letter that could not be fixed, and keep the first ones with their reasons."""
+        self.failed += 1
+        if len(self.failures) < _MAX_SHOWN_FAILURES:
+            self.failures.append((letter.id, why))
+
+
+class Target:
+    """A buffer that letters go into. Raises `InvalidInput` where none is, or where it cannot take each once."""
+
+    def __init__(self, store: ObjectStore, path: str) -> None:
+        self.url = url_of(store)
+        try:
+            store.head(path)
+        except NotFound as error:
+            raise InvalidInput(f"there is no buffer at {self.url}: no manifest {path!r}") from error
+        view = BufferQueue(store, path, "consumer").look()
+        if view.buffer_id is None or not view.names_groups:
+            raise InvalidInput(
+                f"{self.url} has a manifest of version {view.format_version}, which does not remember what a writer "
+                "has appended: letters could come twice. Upgrade it: penstock manifest upgrade"
+            )
+        self.id = str(view.buffer_id)
+        self._path = path
+        self._store = store
+        self._config = ProducerConfig(manifest_path=path)
+
+    def append(self, plan: Plan) -> None:
+        """Append a plan's records, unless they are there."""
+        name = BlockName(plan.writer, plan.number, plan.nonce)
+        last = BufferQueue(self._store, self._path, "consumer").look().writers.get(plan.writer)
+        if last is not None and last.transaction >= plan.number:
+            return  # by a run that was killed before it could note it; or by another at the same time
+        appender = BlockAppender(self._store, self._config)
+        records = [planned.record() for planned in plan.records]
+        pieces = join_to_size([records_to_arrow(records)], self._config.max_batch_bytes)
+        appender.append([appender.write(piece) for piece in pieces], name)
+
+
+class Replay:
+    """One run of a replay."""
+
+    def __init__(self, table: OpenedTable, to: Target, fix: Fix | None = None) -> None:
+        self._table = table
+        self._to = to
+        self._fix = fix
+        self._ledger = Ledger(table.notes())
+        self._known: set[str] = set()
+        self._next = 0
+
+    def run(self, which: Filter, *, dry_run: bool = False) -> Replayed:
+        """Replay the letters that match and were not replayed before.
+
+        Raises `InvalidInput` where a replay into another buffer was killed, or runs: that has to be finished first.
+        """
+        done = Replayed()
+        self._catch_up(done, dry_run=dry_run)
+        before = frozenset(self._known)
+        for _ in range(_MAX_SCANS):
+            found = Replayed()
+            try:
+                for batch in self._batches(which, before, found):
+                    done.replayed += len(batch) if dry_run else self._replay(batch)
+            except NotFound as error:
+                # What was replayed is known by now, and all the rest is counted again.
+                _log.info("reading the dead letters again, for their table was compacted: %s", error)
+                continue
+            return replace(found, replayed=done.replayed, finished=done.finished)
+        raise StorageError("the table of dead letters was compacted all the time while it was read: run again")
+
+    def _catch_up(self, done: Replayed, *, dry_run: bool) -> None:
+        """Learn what was replayed, and finish what a run that was killed had planned."""
+        for plan in self._ledger.plans():
+            self._known.update(plan.ids)
+            self._next = plan.number + 1
+            if not plan.is_done:
+                if not dry_run:
+                    self._finish(plan)
+                done.replayed += len(plan.ids)
+                done.finished += len(plan.ids)
+
+    def _batches(self, which: Filter, before: frozenset[str], found: Replayed) -> Iterator[list[tuple[str, Record]]]:
+        """The records to append, in batches that fit into a plan."""
+        batch: list[tuple[str, Record]] = []
+        size = 0
+        matches = which.matcher()
+        for letter in letters_in(self._table.rows()):
+            if not matches(letter):
+                continue
+            if letter.id in self._known:
+                found.skipped += letter.id in before
+                continue
+            record = self._record(letter, which, found)
+            if record is None:
+                continue
+            batch.append((letter.id, record))
+            size += len(record.value)
+            if len(batch) >= MAX_LETTERS_PER_PLAN or size >= _MAX_BYTES_PER_PLAN:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _record(self, letter: StoredLetter, which: Filter, found: Replayed) -> Record | None:
+        """What a letter becomes; None if it stays, and then that is counted."""
+        if letter.stage == FETCH and which.stage != FETCH:
+            found.whole_batches += 1
+            return None
+        if self._fix is None:
+            if letter.payload is None:
+                found.without_payload += 1
+                return None
+            return Record(letter.payload, letter.key, letter.headers, letter.timestamp_ms)
+        try:
+            fixed: object = self._fix(letter)
+        except Exception as error:  # noqa: BLE001  it is the user's code, and may raise anything
+            found.note_failure(letter, f"{type(error).__name__}: {error}")
+            return None
+        if fixed is None:
+            found.left_by_fix += 1
+            return None
+        if isinstance(fixed, bytes):
+            return Record(fixed, letter.key, letter.headers, letter.timestamp_ms)
+        if not isinstance(fixed, Record):
+            found.note_failure(letter, f"it returned {type(fixed).__name__}, and not bytes, a Record or None")
+            return None
+        return fixed
+
+    def _replay(self, batch: list[tuple[str, Record]]) -> int:
+        """Plan, append and note a batch; return how many of it this run has replayed."""
+        while batch:
+            ids, records = zip(*batch, strict=True)
+            plan, is_ours = self._ledger.write(self._next, self._to.id, self._to.url, ids, records)
+            self._finish(plan)
+            self._known.update(plan.ids)
+            self._next = plan.number + 1
+            if is_ours:
+                return len(batch)
+            # Another replay was faster, and has taken some of these, or all.
+            batch = [one for one in batch if one[0] not in self._known]
+        return 0
+
+    def _finish(self, plan: Plan) -> None:
+        if plan.is_done:
+            return
+        if plan.buffer_id != self._to.id:
+            raise InvalidInput(
+                f"a replay of {len(plan.ids)} letters into {plan.buffer_url} was begun at {plan.at} and not finished: "
+                f"finish it first, with --to {plan.buffer_url}"
+            )
+        try:
+            self._to.append(plan)
+        except InvalidInput:
+            # The buffer has a later transaction of this ledger: then another run has finished this one.
+            if not self._ledger.read(plan.number).is_done:
+                raise
+            return
+        self._ledger.finish(plan)
