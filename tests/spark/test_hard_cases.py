@@ -81,9 +81,9 @@ def test_columns_that_cannot_be_read_together_with_the_tables_are_refused_before
     spark: Any, places: Places, before: str, now: str, problem: str
 ) -> None:
     first = open_table(spark, str(places.table))
-    assert first.stage(spark.createDataFrame([], before), BlockId("q", 0, "1")).commit()
+    assert first.stage(spark.createDataFrame([], before), BlockId("q", 0, 1)).commit()
     with pytest.raises(InvalidInput, match=problem):
-        open_table(spark, str(places.table)).stage(spark.createDataFrame([], now), BlockId("q", 1, "2"))
+        open_table(spark, str(places.table)).stage(spark.createDataFrame([], now), BlockId("q", 1, 2))
 
 
 def test_letters_that_a_changed_pipeline_makes_anew_are_not_lost(spark: Any, places: Places) -> None:

@@ -10,20 +10,37 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from penstock.spark.pipeline.file import load_pipeline
+    from penstock.spark.pipeline.block_loop import BlockReport, query_of
+    from penstock.spark.pipeline.check import Finding, check_pipeline
+    from penstock.spark.pipeline.file import PipelineFile, load_pipeline
     from penstock.spark.pipeline.pipeline import Pipeline
     from penstock.spark.source.data_source import PenstockDataSource, register
+    from penstock.spark.source.options import size_in_bytes
+    from penstock.spark.tables.contract import Position, Table, TableInfo
+    from penstock.spark.tables.existing import KINDS, OpenedTable, open_existing
+    from penstock.spark.tables.letters.ledger import Ledger
+    from penstock.spark.tables.letters.letter import Filter, StoredLetter, letters_in
+    from penstock.spark.tables.letters.replay import Replay, Replayed, Target
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "pipeline.file": "load_pipeline",
+            "pipeline.block_loop": "BlockReport query_of",
+            "pipeline.check": "Finding check_pipeline",
+            "pipeline.file": "PipelineFile load_pipeline",
             "pipeline.pipeline": "Pipeline",
             "source.data_source": "PenstockDataSource register",
+            "source.options": "size_in_bytes",
+            "tables.contract": "Position Table TableInfo",
+            "tables.letters.ledger": "Ledger",
+            "tables.letters.letter": "Filter StoredLetter letters_in",
+            "tables.letters.replay": "Replay Replayed Target",
+            "tables.existing": "KINDS OpenedTable open_existing",
         },
     )
 
 __all__ = [
+    "BlockReport",
     "PenstockDataSource",
     "Pipeline",
     "load_pipeline",

@@ -20,10 +20,6 @@ from tests.support.repository import ROOT
 SPARKS_PATIENCE = 4 * PATIENCE  # a JVM and several Pythons start between two marks; on a busy machine that takes long
 
 
-SECOND_BEST = ("Fenced", "CONCURRENT_STREAM_LOG_UPDATE")
-"""The errors that end a driver when another has taken over."""
-
-
 class Driver:
     """A driver process, which leads a group of its own: its JVM is in it."""
 
@@ -35,7 +31,7 @@ class Driver:
         self._is_over = False
         self.marks: list[tuple[Mark, int]] = []
         command = [sys.executable, "-m", "tests.spark.kills.driver"]
-        arguments = [str(job.root), "buffer" if job.to_buffer else "table", str(theirs), *([str(fate)] if fate else [])]
+        arguments = [str(job.root), job.kind, str(theirs), *([str(fate)] if fate else [])]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *arguments],
@@ -56,14 +52,14 @@ class Driver:
     @property
     def was_overtaken(self) -> bool:
         """Whether it ended because another driver has taken over."""
-        return any(reason in self.output for reason in SECOND_BEST)
+        return "penstock.errors.Fenced" in self.output
 
-    def reaches(self, mark: Mark, batch: int | None = None, *, times: int = 1) -> bool:
-        """Wait until the driver is at a mark, of any batch or of one; False if it ended before."""
+    def reaches(self, mark: Mark, first: int | None = None, *, times: int = 1) -> bool:
+        """Wait until the driver is at a mark, of any block or of one; False if it ended before."""
         heard, until = 0, time.monotonic() + SPARKS_PATIENCE
         while heard < times and not self._is_over:
             assert time.monotonic() < until, f"the driver does not come to {mark}: {self.marks[-3:]}"
-            heard += sum(one is mark and batch in (None, of) for one, of in self._hear())
+            heard += sum(one is mark and first in (None, of) for one, of in self._hear())
         return heard >= times
 
     def wait(self) -> int:
@@ -109,7 +105,7 @@ class Driver:
         data = os.read(self._pipe, 65536)
         self._is_over = not data
         *lines, self._unread = (self._unread + data).split(b"\n")
-        heard = [(Mark(mark), int(batch)) for mark, batch in (line.decode().split() for line in lines)]
+        heard = [(Mark(mark), int(first)) for mark, first in (line.decode().split() for line in lines)]
         self.marks += heard
         return heard
 

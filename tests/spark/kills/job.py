@@ -10,15 +10,25 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
-from penstock import Consumer, Producer, peek
+from penstock import Consumer, Producer
 from penstock.buffer import Manifest, ProducerConfig
 from penstock.engine import ParseFormat
 from penstock.spark import Pipeline
 from penstock.spark.pipeline.plan import ParseStep, Plan, Target
 from penstock.spark.source.options import OnError
 from penstock.spark.tables.contract import Sink
+from tests.spark.kills.kinds import (
+    BUFFER,
+    PARQUET,
+    TABLES,
+    count_blocks,
+    letters_kind,
+    read_column,
+    read_table,
+    to_letters,
+    to_rows,
+)
 from tests.support.processes import Parent
 
 Opens: TypeAlias = Callable[[Any], Sink]
@@ -55,10 +65,10 @@ def marking_unwanted() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Job:
-    """The places of a job. Its rows go into a table, or into another buffer."""
+    """The places of a job. Its rows go into a table of some kind, or into another buffer."""
 
     root: Path
-    to_buffer: bool = False
+    kind: str = PARQUET
     checkpoint: str = "checkpoint"
 
     @property
@@ -80,9 +90,8 @@ class Job:
             Pipeline(self.buffer, self.root / self.checkpoint, options=options)
             .parse("json", schema="n bigint", on_error="dlq")
             .process(marking_unwanted())
-            .dead_letters(self.letters)
         )
-        return pipeline.to_buffer(self.rows) if self.to_buffer else pipeline.to_parquet(self.rows)
+        return to_rows(self.kind, to_letters(self.kind, pipeline, self.letters), self.rows)
 
     def plan(self, open_rows: Opens, open_letters: Opens) -> Plan:
         """The same pipeline with small blocks, before it runs, and with other ways to open its two sinks."""
@@ -112,11 +121,15 @@ class Job:
 
     def blocks(self) -> int:
         """How many blocks of rows the table has."""
-        return len(list(self.rows.glob("block=*")))
+        return count_blocks(self.kind, self.rows)
 
     def row_count(self) -> int:
-        """How many rows the table has, for a plain reader."""
-        return len(_plain(self.rows, "n")) if self.rows.exists() else 0
+        """How many rows the table has, for a reader that is not ours."""
+        return len(next(iter(read_column(self.kind, self.rows, "n").values())))
+
+    def plans(self) -> list[Path]:
+        """What is planned beside the checkpoint."""
+        return list((self.root / self.checkpoint / "penstock").rglob("*.json"))
 
     def staged(self) -> list[Path]:
         """What is in the staging directories."""
@@ -139,20 +152,22 @@ class Found:
         return [number for number in numbers if not (self.letters if is_dead(number) else self.rows)[number]]
 
 
-def seen_by_anyone(job: Job, consumed: Iterable[int] = ()) -> Found:
-    """What a reader without Penstock finds; in a buffer, what a consumer of ours finds and has consumed before."""
-    if job.to_buffer:
-        rows = Counter([*consumed, *(_number_in(record.value) for record in peek(job.rows, 1_000_000))])
-    else:
-        rows = Counter(_plain(job.rows, "n"))
-    return Found(rows, Counter(map(_number_in, _plain(job.letters, "payload"))))
+def seen_by_others(job: Job, consumed: Iterable[int] = ()) -> dict[str, Found]:
+    """What readers without Penstock find; in a buffer, what a consumer of ours finds and has consumed before."""
+    letters = read_column(letters_kind(job.kind), job.letters, "payload")
+    found = {}
+    for reader, values in read_column(job.kind, job.rows, "n").items():
+        rows = [*consumed, *map(_number_in, values)] if job.kind == BUFFER else values
+        theirs = letters.get(reader) or next(iter(letters.values()))
+        found[reader] = Found(Counter(rows), Counter(_number_in(bytes(payload)) for payload in theirs))
+    return found
 
 
 def seen_by_read_table(job: Job, spark: Any) -> Found:
     """What `Pipeline.read_table` finds."""
 
     def column(table: Path, name: str) -> list[Any]:
-        return [row[0] for row in Pipeline.read_table(spark, table).select(name).collect()]
+        return [row[0] for row in read_table(job.kind, spark, table).select(name).collect()]
 
     payloads = column(job.letters, "payload")
     return Found(Counter(column(job.rows, "n")), Counter(_number_in(bytes(payload)) for payload in payloads))
@@ -173,19 +188,15 @@ def keep_taking(parent: Parent, job: Job) -> list[int]:
 def assert_exactly_once(job: Job, spark: Any, numbers: Iterable[int], consumed: Iterable[int] = ()) -> Found:
     """Every event is where it belongs, once, for every kind of reader; and the buffer is empty."""
     wanted = set(numbers)
-    readers = {"anyone": seen_by_anyone(job, consumed)}
-    if not job.to_buffer:
+    readers = seen_by_others(job, consumed)
+    if job.kind in TABLES:
         readers["read_table"] = seen_by_read_table(job, spark)
     for reader, found in readers.items():
         assert not found.lost(wanted), f"lost, for {reader}"
         assert not found.twice(), f"twice, for {reader}"
         assert found.rows.keys() | found.letters.keys() == wanted, f"never produced, for {reader}"
     assert Manifest.read(job.buffer).entries == ()
-    return readers["anyone"]
-
-
-def _plain(table: Path, column: str) -> list[Any]:
-    return ds.dataset(table, format="parquet", partitioning="hive").to_table(columns=[column])[column].to_pylist()
+    return next(iter(readers.values()))
 
 
 def _number_in(payload: bytes) -> int:

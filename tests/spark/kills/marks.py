@@ -9,18 +9,20 @@ from enum import StrEnum
 
 
 class Mark(StrEnum):
-    """A step of a driver, in the order in which they come; those from `PLANNED` on come with each block."""
+    """A step of a driver that is done, in the order in which they come; those from `PLANNED` on come with each block.
+
+    Between `PLANNED` and `WRITTEN` is the block's job.
+    """
 
     STARTED = "started"  # Python runs, there is no JVM yet
     SESSION = "session"  # the JVM runs, there is no query yet
-    ASKED = "asked"  # in the planner: the block is in the commit log, and not acked
-    ACKED = "acked"  # in the planner: right after the ack
-    PLANNED = "planned"  # and handed to the run
-    READ = "read"  # executors have read and processed it
-    LETTERS_STAGED = "letters-staged"
+    CLAIMED = "claimed"  # the group is this driver's
+    PLANNED = "planned"  # it is known where the block ends; for a sink that keeps no position, it is written down
+    WRITTEN = "written"  # the files of rows are written; for a buffer, letters come first
+    LETTERS_WRITTEN = "letters-written"
     LETTERS_COMMITTED = "letters-committed"
-    ROWS_STAGED = "rows-staged"
-    ROWS_COMMITTED = "rows-committed"  # Spark's commit log comes next
+    ROWS_COMMITTED = "rows-committed"
+    ACKED = "acked"
 
     @property
     def order(self) -> int:
@@ -28,7 +30,7 @@ class Mark(StrEnum):
         return list(Mark).index(self)
 
 
-IN_PLANNER = (Mark.ASKED, Mark.ACKED)
+OF_BLOCKS = [mark for mark in Mark if mark.order >= Mark.PLANNED.order]
 
 
 class Deed(StrEnum):
@@ -51,16 +53,16 @@ def do(deed: Deed, driver: int) -> None:
 
 @dataclass(frozen=True)
 class Fate:
-    """What a driver does to itself, and where: at a mark of a batch."""
+    """What a driver does to itself, and where: at a mark of the block that begins at a sequence."""
 
     deed: Deed
     mark: Mark
-    batch: int
+    first: int
 
     def __str__(self) -> str:
-        return f"{self.deed}:{self.mark}:{self.batch}"
+        return f"{self.deed}:{self.mark}:{self.first}"
 
     @classmethod
     def of(cls, text: str) -> Fate:
-        deed, mark, batch = text.split(":")
-        return cls(Deed(deed), Mark(mark), int(batch))
+        deed, mark, first = text.split(":")
+        return cls(Deed(deed), Mark(mark), int(first))

@@ -1,4 +1,4 @@
-"""A new checkpoint on an old table adds, and skips nothing, though its batches begin at 0 again."""
+"""A new checkpoint on an old table adds, and skips nothing: the table says how far it is, and not the checkpoint."""
 
 from __future__ import annotations
 

@@ -31,13 +31,12 @@ from tests.support.spark_session import skip_without_java
 
 HEAP = 1024 * MIB
 
-BOUNDS = {"jvm": HEAP + 512 * MIB, "worker": 160 * MIB + 4 * OBJECT, "planner": 160 * MIB, "driver": 160 * MIB}
+BOUNDS = {"jvm": HEAP + 512 * MIB, "worker": 160 * MIB + 4 * OBJECT, "driver": 160 * MIB}
 WHOLE = 2560 * MIB  # of all of them together, which the kernel enforces
 
 # What the command of each kind of process has in it.
 KINDS = {
     "jvm": "org.apache.spark",
-    "planner": "python_streaming_source_runner",
     "worker": "pyspark.daemon",
     "driver": drain.__name__,
 }

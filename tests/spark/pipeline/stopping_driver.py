@@ -52,13 +52,12 @@ def holding(root: Path) -> Callable[[Any], Any]:
     return hold
 
 
-def idling(spark: SparkSession, places: Places) -> Callable[[], None]:
-    """Make a function that tells, once, that the first block is committed and the query waits for its next trigger."""
+def idling(places: Places) -> Callable[[], None]:
+    """Make a function that tells, once, that the first block is acked and the run waits for the next one."""
     reported: list[str] = []
 
     def look() -> None:
-        done = (places.checkpoint / "commits" / "0").exists()
-        if done and not reported and not spark.streams.active[0].status["isTriggerActive"]:
+        if not reported and places.table.exists() and places.queued() == []:
             reported.append("idle")
             tell("idle")
 
@@ -73,7 +72,7 @@ def run(spark: SparkSession, places: Places, how: str, trigger: str) -> None:
     elif how == "in-the-driver":
         pipeline = pipeline.transform(held_up)
     else:
-        pipeline = pipeline.every(0.05, idling(spark, places))
+        pipeline = pipeline.every(0.05, idling(places))
     summary = pipeline.to_parquet(places.table).run(spark, trigger)
     tell(f"done {summary.rows} {summary.blocks}")
 

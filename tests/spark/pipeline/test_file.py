@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidInput
+from penstock.spark.java_start import sharing_options
 from penstock.spark.pipeline.file import PipelineFile, build, configure, line_of, load_pipeline
 from tests.support.command import run
 from tests.support.repository import ROOT
@@ -38,6 +39,14 @@ WAITING = ("spark.python.authenticate.socketTimeout", "60s")
 PLACES = 'source = "events"\ncheckpoint = "checkpoint"\n'
 SINK = '[sink]\nparquet = "table"\n'
 PARSE = '[parse]\nformat = "json"\nschema = "id bigint"\n'
+PARSED: dict[str, object] = {"on_error": "dlq", "mode": "strict", "rescue": None, "timestamp_unit": None}
+APPENDED: dict[str, object] = {
+    "merge_on": None,
+    "order_by": None,
+    "delete_when": None,
+    "schema_evolution": "add",
+    "merge_max_bytes": None,
+}
 
 
 @pytest.fixture
@@ -130,7 +139,7 @@ def test_a_whole_file_becomes_a_pipeline_with_its_steps_in_order(folder: Path) -
             },
         ),
         ("process", module.Names.upper),
-        ("parse", "msgpack", {"schema": "id bigint, event string", "on_error": "skip"}),
+        ("parse", "msgpack", {**PARSED, "schema": "id bigint, event string", "on_error": "skip"}),
         ("process", module.enrich, {"schema": "id bigint, name string"}),
         ("dead_letters", "file:///data/dlq"),
         ("to_parquet", "file:///data/table", {"partition_by": ["event"], "options": {"sync": True}}),
@@ -142,6 +151,8 @@ def test_a_whole_file_configures_its_session(folder: Path) -> None:
         ("master", "local[2]"),
         ("appName", "clicks"),
         ("config", *WAITING),
+        ("config", "spark.python.daemon.module", "penstock.spark.worker_daemon"),
+        ("config", "spark.driver.extraJavaOptions", sharing_options()),
         ("config", "spark.sql.shuffle.partitions", "4"),
         ("config", "spark.ui.enabled", "false"),
     ]
@@ -158,7 +169,43 @@ def test_the_least_file_has_the_defaults(folder: Path) -> None:
 
 
 def test_what_cannot_be_parsed_is_a_dead_letter_by_default(folder: Path) -> None:
-    assert ("parse", "json", {"schema": "id bigint", "on_error": "dlq"}) in calls(folder, PLACES + PARSE + SINK)
+    assert ("parse", "json", {**PARSED, "schema": "id bigint"}) in calls(folder, PLACES + PARSE + SINK)
+
+
+def test_every_step_has_a_table(folder: Path) -> None:
+    text = f"""
+source = "events"
+
+[parse]
+format = "json"
+schema = "infer"
+mode = "lenient"
+rescue = "_rescued"
+timestamp_unit = {{at = "ms"}}
+
+[deduplicate]
+keys = ["id"]
+within = "2 hours"
+
+[dead_letters]
+url = "lake.events.dead"
+kind = "iceberg"
+catalog = {{warehouse = "w"}}
+
+[maintain]
+every = "10 minutes"
+
+{SINK}"""
+    assert calls(folder, text)[1:-1] == [
+        (
+            "parse",
+            "json",
+            {**PARSED, "schema": "infer", "mode": "lenient", "rescue": "_rescued", "timestamp_unit": {"at": "ms"}},
+        ),
+        ("deduplicate", ["id"], {"within": "2 hours"}),
+        ("dead_letters", "lake.events.dead", None, {"kind": "iceberg", "catalog": {"warehouse": "w"}}),
+        ("maintain", {"every": "10 minutes", "target": "128m", "vacuum_older_than": None}),
+    ]
 
 
 @pytest.mark.parametrize("trigger", ["available_now", "asap", "1 second", "500 milliseconds", "2 hours"])
@@ -169,10 +216,27 @@ def test_every_trigger_is_taken(folder: Path, trigger: str) -> None:
 @pytest.mark.parametrize(
     ("sink", "call"),
     [
-        ('delta = "d"\npartition_by = ["a", "b"]', ("to_delta", "d", {"partition_by": ["a", "b"]})),
+        (
+            'delta = "d"\npartition_by = ["a", "b"]',
+            ("to_delta", "d", {**APPENDED, "partition_by": ["a", "b"], "options": {}}),
+        ),
+        (
+            'iceberg = "c.n.t"\ncatalog = {warehouse = "w"}\nmerge_on = ["id"]\ndelete_when = "gone"',
+            (
+                "to_iceberg",
+                "c.n.t",
+                {
+                    **APPENDED,
+                    "catalog": {"warehouse": "w"},
+                    "partition_by": None,
+                    "merge_on": ["id"],
+                    "delete_when": "gone",
+                },
+            ),
+        ),
         ('buffer = "b"\noptions = {sync = false}', ("to_buffer", "b", {"options": {"sync": False}})),
     ],
-    ids=["delta", "buffer"],
+    ids=["delta", "iceberg", "buffer"],
 )
 def test_other_sinks_are_called_with_what_they_take(folder: Path, sink: str, call: tuple[Any, ...]) -> None:
     assert calls(folder, f"{PLACES}[sink]\n{sink}")[-1] == call
@@ -241,8 +305,8 @@ def mistake(folder: Path, text: str) -> str:
     return problem.removeprefix(start)
 
 
-TOP = "source, checkpoint, trigger, dead_letters, options, parse, process, sink, spark"
-SINKS = "one of parquet, delta, buffer, function"
+TOP = "source, checkpoint, trigger, dead_letters, options, parse, process, deduplicate, sink, maintain, spark"
+SINKS = "one of parquet, delta, iceberg, buffer, function"
 TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 seconds"'
 
 
@@ -271,7 +335,6 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
         (f"{PLACES}{SINK}[spark]\n\nappname = 'a'", "line 7: unknown key spark.appname; did you mean app_name?"),
         # a key that is missing is named with the line of its table
         (f'checkpoint = "b"\n{SINK}', "line 1: source is missing"),
-        (f'source = "a"\n{SINK}', "line 1: checkpoint is missing"),
         (PLACES, f"line 1: [sink] is missing: a table with {SINKS}"),
         (f"{PLACES}\n[sink]", f"line 4: [sink] says not where to: it needs {SINKS}"),
         (f'{PLACES}[parse]\nschema = "a int"\n{SINK}', 'line 3: parse.format is missing: "json" or "msgpack"'),
@@ -282,7 +345,10 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
         ('source = "a"\ncheckpoint = ["b"]', "line 2: checkpoint must be text, not an array"),
         ('source = " "\ncheckpoint = "b"', "line 1: source must not be empty"),
         (f"{PLACES}trigger = 10", "line 3: trigger must be text, not an integer"),
-        (f"{PLACES}dead_letters = true", "line 3: dead_letters must be text, not true or false"),
+        (
+            f"{PLACES}dead_letters = true",
+            "line 3: dead_letters must be text, or a table with url and kind, not true or false",
+        ),
         (f"{PLACES}options = 1", "line 3: options must be a table, not an integer"),
         (
             f"{PLACES}[options]\nat = 2026-01-01",
@@ -337,11 +403,11 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
         (f'{PLACES}{SINK}delta = "d"', "line 5: two sinks, sink.parquet and sink.delta: a pipeline has one"),
         (
             f'{PLACES}[sink]\npartition_by = ["a"]\nbuffer = "b"',
-            "line 4: sink.partition_by goes with parquet or delta, not with buffer",
+            "line 4: sink.partition_by goes with parquet or delta or iceberg, not with buffer",
         ),
         (
-            f'{PLACES}[sink]\ndelta = "d"\n[sink.options]',
-            "line 5: sink.options goes with parquet or buffer, not with delta",
+            f'{PLACES}[sink]\niceberg = "a.b.c"\n[sink.options]',
+            "line 5: sink.options goes with parquet or delta or buffer, not with iceberg",
         ),
         (
             f'{PLACES}{PARSE}[[process]]\nfunction = "a:b"\nbefore_parse = true\nschema = "a int"',

@@ -18,7 +18,7 @@ from penstock.spark.tables.function import FunctionSink
 from tests.support.pipeline_places import Places
 from tests.support.waiting import A_WHILE, Background, Gate
 
-BLOCK = BlockId("query", 0, "1")
+BLOCK = BlockId("query", 0, 1)
 
 
 async def later(_rows: Any, _block: str) -> None:

@@ -17,8 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark import cloudpickle
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  the usual name
 
 from penstock import Consumer, Record, peek
@@ -34,6 +35,7 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.spark import Pipeline
+from penstock.spark.pipeline.block_loop import BlockLoop, BlockReport
 from penstock.spark.pipeline.run import Summary
 from penstock.spark.tables.parquet.table import StagedFiles
 from tests.support.pipeline_places import Places, read
@@ -44,7 +46,7 @@ BAD = Record(b"no JSON", key=b"key", headers=[("h", b"1"), ("h", b"2")])
 NEGATIVE = Record(b'{"id": -4}', key=b"four", headers=[("n", b"4")])
 LETTER_COLUMNS = (
     "payload binary, key binary, headers array<struct<key:string,value:binary>>, reason string, stage string, "
-    "sequence bigint, index int, at timestamp"
+    "sequence bigint, index int, at timestamp, timestamp timestamp"
 )
 
 
@@ -190,23 +192,23 @@ def trouble(spark: Any, new_places: Callable[[str], Places]) -> Trouble:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "problem"),
+    ("name", "kind", "problem", "cause"),
     [
-        ("process", ProcessFailed, "ValueError: three is too much"),
-        ("process", ProcessFailed, "of sequence 1 ({location})"),
-        ("batch", CorruptData, "of sequence 1 ({location})"),
-        ("dead letters", DeadLetterRouteFailed, "writing 2 dead letters to "),
-        ("transform", ProcessFailed, "a transform failed: "),
-        ("sink", SinkFailed, "RuntimeError: the disk is full"),
+        ("process", ProcessFailed, "ValueError: three is too much", PySparkException),
+        ("process", ProcessFailed, "of sequence 1 ({location})", PySparkException),
+        ("batch", CorruptData, "of sequence 1 ({location})", PySparkException),
+        ("dead letters", DeadLetterRouteFailed, "writing 2 dead letters to ", PySparkException),
+        ("transform", ProcessFailed, "a transform failed: ", PySparkException),
+        ("sink", SinkFailed, "RuntimeError: the disk is full", RuntimeError),
     ],
 )
 def test_a_block_that_fails_is_not_acked_and_its_error_says_where_and_what(
-    trouble: Trouble, name: str, kind: type[BaseException], problem: str
+    trouble: Trouble, name: str, kind: type[BaseException], problem: str, cause: type[BaseException]
 ) -> None:
     attempt = trouble.attempts[name]
     assert type(attempt.error) is kind
     assert problem.format(location=trouble.location) in str(attempt.error)
-    assert isinstance(attempt.error.__cause__, StreamingQueryException)
+    assert isinstance(attempt.error.__cause__, cause)
     assert attempt.queued == [0, 1]
 
 
@@ -255,6 +257,7 @@ def test_a_letter_of_parsing_has_the_place_of_its_record_and_one_of_process_has_
         "sequence": 1,
         "index": 1,
         "at": None,
+        "timestamp": None,
     }
     assert processing | {"at": None} == {
         "payload": NEGATIVE.value,
@@ -265,6 +268,7 @@ def test_a_letter_of_parsing_has_the_place_of_its_record_and_one_of_process_has_
         "sequence": None,
         "index": None,
         "at": None,
+        "timestamp": None,
     }
 
 
@@ -391,18 +395,95 @@ def test_what_came_since_is_done_by_the_next_run(work: Work) -> None:
 
 
 def test_without_a_terminal_each_block_is_logged(work: Work) -> None:
-    lines = work.lines("penstock.spark.pipeline")
+    lines = [line for line in work.lines("penstock.spark.pipeline") if line.startswith("block ")]
     assert [line.split(" in ")[0] for line in lines] == [
         f"block 1: 1 rows, {work.sizes[0]} bytes, 1 dead letters",
         f"block 2: 1 rows, {work.sizes[1]} bytes, 1 dead letters",
         f"block 1: 1 rows, {work.summaries[2].bytes} bytes, 0 dead letters",
     ]
-    assert [line.split("; ")[1] for line in lines] == [f"{lag} batches are left" for lag in (1, 0, 0)]
+    lags = [line.split("; ")[1] for line in lines]
+    assert lags[0].startswith(f"lag 1 batches, 2 events, {work.sizes[1] / 1e6:,.1f} MB")
+    assert lags[1:] == ["nothing waits", "nothing waits"]
+
+
+def test_before_the_first_block_it_is_logged_what_the_run_does(work: Work) -> None:
+    assert work.lines("penstock.spark.pipeline")[:2] == ["claiming the group", "reading"]
 
 
 def test_a_function_that_is_called_every_so_often_may_fail_and_is_called_again(work: Work) -> None:
     assert work.ticks.times > 1
     assert len(work.lines("penstock.engine.ticker")) == work.ticks.times
+
+
+# One pass: rows and dead letters without a transform
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """A pipeline with a dead-letter table and no transform, and what each of its blocks reported."""
+
+    places: Places
+    reports: list[BlockReport]
+    jobs: list[int]
+    calls: Path
+    summary: Summary
+
+
+@pytest.fixture(scope="module")
+def one_pass(spark: Any, new_places: Callable[[str], Places]) -> OnePass:
+    places = new_places("one-pass")
+    places.put([b'{"id": 1}', BAD], [b'{"id": 2}', NEGATIVE], [b'{"id": 3}'], [BAD])
+    calls = places.root / "calls"
+    reports: list[BlockReport] = []
+    jobs: list[int] = []
+
+    def note(report: BlockReport) -> None:
+        reports.append(report)
+        context = spark.sparkContext
+        group = context.getLocalProperty("spark.jobGroup.id")
+        jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
+        raise OSError("the listener is out of order")
+
+    pipeline = (
+        places.pipeline(maxBatchesPerTrigger=2)
+        .parse("json", "id bigint")
+        .process(checking(calls))
+        .dead_letters(places.dead_letters)
+        .to_parquet(places.table)
+        .on_block(note)
+    )
+    with logged():
+        summary = pipeline.run(spark, "available_now")
+    return OnePass(places, reports, jobs, calls, summary)
+
+
+def test_rows_and_dead_letters_of_a_block_are_written_by_one_job(one_pass: OnePass) -> None:
+    assert one_pass.jobs == [1, 2]
+    assert one_pass.places.rows() == [{"id": 1}, {"id": 2}, {"id": 3}]
+    letters = [letter["payload"] for letter in one_pass.places.letters()]
+    assert sorted(letters) == sorted([BAD.value, NEGATIVE.value, BAD.value])
+
+
+def test_in_one_pass_process_is_called_once_for_a_record(one_pass: OnePass) -> None:
+    assert called(one_pass.calls) == {1: 1, 2: 1, -4: 1, 3: 1}
+
+
+def test_a_listener_gets_a_report_of_each_block_and_may_fail(one_pass: OnePass) -> None:
+    found = [(one.first, one.end, one.rows, one.dead_letters, one.lag_batches) for one in one_pass.reports]
+    assert found == [(0, 2, 2, 2, 2), (2, 4, 1, 1, 0)]
+    assert sum(one.bytes for one in one_pass.reports) == one_pass.summary.bytes
+    assert one_pass.summary.blocks == 2
+    assert one_pass.reports[0].name.endswith(".default-000000000000")
+
+
+def test_letters_that_cannot_be_written_by_a_task_fail_the_run_as_such(spark: Any, tmp_path: Path) -> None:
+    places = Places(tmp_path)
+    places.put([b'{"id": 1}', BAD])
+    (places.root / ".dead-letters.staging").touch()
+    pipeline = places.pipeline().parse("json", "id bigint").dead_letters(places.dead_letters)
+    with pytest.raises(DeadLetterRouteFailed, match=r"writing dead letters failed: .*staging"):
+        pipeline.to_parquet(places.table).run(spark, "available_now")
+    assert (places.queued(), places.rows()) == ([0], [])
 
 
 # No place for dead letters
@@ -510,6 +591,7 @@ def test_a_batch_that_cannot_be_read_is_one_letter_of_the_stage_fetch(set_aside:
         "sequence": 1,
         "index": None,
         "at": None,
+        "timestamp": None,
     }
 
 
@@ -529,7 +611,6 @@ class Ended:
     places: Places
     fenced: BaseException | None
     queued: list[int]
-    unknown: BaseException | None
 
 
 @pytest.fixture(scope="module")
@@ -542,33 +623,45 @@ def ended(spark: Any, new_places: Callable[[str], Places]) -> Ended:
 
     pipeline = places.pipeline().to(take_over)
     fenced = tried(lambda: pipeline.run(spark, "available_now"))
-    queued = places.queued()
-    [offsets] = [path for path in (places.checkpoint / "offsets").iterdir() if path.name == "0"]
-    offsets.write_text("v1\nthis is no JSON")
-    offsets.with_name(".0.crc").unlink(missing_ok=True)
-    return Ended(places, fenced, queued, tried(lambda: pipeline.run(spark, "available_now")))
+    return Ended(places, fenced, places.queued())
 
 
 def test_a_consumer_that_was_opened_meanwhile_fences_the_pipeline(ended: Ended) -> None:
     assert type(ended.fenced) is Fenced
     assert "its epoch is 2, and this one's 1" in str(ended.fenced)
-    assert isinstance(ended.fenced.__cause__, StreamingQueryException)
 
 
 def test_a_fenced_pipeline_acks_nothing_more(ended: Ended) -> None:
     assert ended.queued == [0]
 
 
-def test_a_failure_of_sparks_own_is_an_engine_error_with_its_text(ended: Ended) -> None:
-    assert type(ended.unknown) is EngineError
-    assert isinstance(ended.unknown.__cause__, StreamingQueryException)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (PySparkException("the executors are gone"), "Spark failed: PySparkException: the executors are gone"),
+        (Py4JNetworkError("no answer"), "Spark is gone: Py4JNetworkError: "),
+        (ConnectionRefusedError("nobody listens"), "Spark is gone: ConnectionRefusedError: nobody listens"),
+    ],
+)
+def test_a_failure_of_sparks_own_is_an_engine_error_with_its_text(
+    error: Exception, text: str, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_loop: BlockLoop) -> None:
+        raise error
+
+    monkeypatch.setattr(BlockLoop, "run", fail)
+    with pytest.raises(EngineError) as caught:
+        Places(tmp_path).pipeline().to(lambda _rows, _block: None).run(spark, "available_now")
+    assert type(caught.value) is EngineError
+    assert str(caught.value).startswith(text)
+    assert caught.value.__cause__ is error
 
 
 def test_a_checkpoint_that_cannot_be_made_is_an_error_of_ours(spark: Any, new_places: Callable[[str], Places]) -> None:
     places = new_places("no-checkpoint")
     places.put([b"1"])
     places.checkpoint.touch()
-    with pytest.raises(EngineError, match="checkpoint"):
+    with pytest.raises(StorageError, match=r"could not write .*/checkpoint/"):
         places.pipeline().to(lambda df, block_id: None).run(spark, "available_now")
 
 

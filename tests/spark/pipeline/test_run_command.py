@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,3 +97,55 @@ def test_rows_and_dead_letters_went_through_the_functions_beside_the_file_and_ar
     letters = [(letter["payload"], letter["stage"]) for letter in done.places.letters()]
     assert letters == [(b"no JSON", "parse"), (b'{"id": 2, "event": ""}', "process")]
     assert done.places.queued() == []
+
+
+SMALL = """\
+source = "{root}/events"
+trigger = "available_now"
+
+[parse]
+format = "json"
+schema = "id bigint, event string"
+
+{sink}
+
+[spark]
+master = "local[2]"
+
+[spark.config]
+"spark.ui.enabled" = false
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"""
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_file_with_another_kind_of_table_writes_one_that_its_own_library_reads(kind: str, tmp_path: Path) -> None:
+    skip_without_java()
+    pytest.importorskip("deltalake" if kind == "delta" else "pyiceberg")
+    places = Places(tmp_path)
+    events = [{"id": 1, "event": "click"}, {"id": 2, "event": "key"}]
+    places.put(*([json.dumps(event).encode()] for event in events))
+    warehouse = tmp_path / "warehouse"
+    sink = f'[sink]\ndelta = "{places.table}"'
+    if kind == "iceberg":
+        sink = f'[sink]\niceberg = "local.db.events"\n\n[sink.catalog]\nwarehouse = "{warehouse}"'
+    (tmp_path / "pipeline.toml").write_text(SMALL.format(root=tmp_path, sink=sink))
+    done = run_for(280, "run", str(tmp_path / "pipeline.toml"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 rows, ")
+    assert sorted(_rows_of(kind, places), key=lambda row: int(row["id"])) == events
+    assert places.queued() == []
+
+
+def _rows_of(kind: str, places: Places) -> list[dict[str, Any]]:
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        return DeltaTable(places.table).to_pyarrow_table().to_pylist()
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    [database] = (places.root / "warehouse").glob("*.db")
+    catalog = SqlCatalog("local", uri=f"sqlite:///{database}", warehouse=str(places.root / "warehouse"))
+    rows: list[dict[str, Any]] = catalog.load_table("db.events").scan().to_arrow().to_pylist()
+    return rows

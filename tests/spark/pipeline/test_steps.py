@@ -120,6 +120,7 @@ def test_a_letter_of_a_function_of_records_keeps_its_fields_and_has_no_place() -
             "sequence": None,
             "index": None,
             "at": datetime(1970, 1, 1, tzinfo=UTC),
+            "timestamp": None,
         }
     ]
 
@@ -155,6 +156,7 @@ def test_a_payload_that_does_not_parse_is_a_letter_that_says_where_it_lay() -> N
         "sequence": 7,
         "index": 14,
         "at": None,
+        "timestamp": None,
     }
 
 
@@ -228,6 +230,7 @@ def test_a_row_with_an_error_is_a_letter_of_the_record_it_came_from() -> None:
         "sequence": None,
         "index": None,
         "at": None,
+        "timestamp": None,
     }
     assert rows_of(steps, GOOD) == [{"id": 0}, {"id": 2}, {"id": 3}]
 
@@ -371,11 +374,12 @@ def test_a_broken_batch_is_a_letter_of_the_stage_fetch_with_its_bytes_and_its_se
         "sequence": 5,
         "index": None,
         "at": None,
+        "timestamp": None,
     }
 
 
 def test_a_letter_of_a_batch_that_is_gone_has_no_payload() -> None:
-    [value] = packed([(None, None, None, "gone", "fetch", 5, None)]).to_pylist()
+    [value] = packed([(None, None, None, "gone", "fetch", 5, None, None)]).to_pylist()
     assert isinstance(value, bytes)
     assert (reason_in(value), table([value])[0]["payload"]) == ("gone", None)
 
@@ -385,16 +389,24 @@ def test_the_table_of_letters_has_these_columns_in_this_order() -> None:
     assert batch.schema.equals(to_arrow(TABLE))
     assert TABLE.simpleString() == (
         "struct<payload:binary,key:binary,headers:array<struct<key:string,value:binary>>,reason:string,stage:string,"
-        "sequence:bigint,index:int,at:timestamp>"
+        "sequence:bigint,index:int,at:timestamp,timestamp:timestamp>"
     )
 
 
 def test_all_letters_of_a_block_are_of_one_moment() -> None:
-    value = packed([(b"p", None, None, "r", "parse", 1, 2)])[0].as_py()
+    value = packed([(b"p", None, None, "r", "parse", 1, 2, None)])[0].as_py()
     assert [row["at"] for row in table([value, value], at=1_000_000)] == [datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)] * 2
 
 
 def test_no_headers_and_empty_headers_stay_apart() -> None:
-    values = packed([(b"p", b"", (), "r", "s", None, None), (b"p", None, None, "r", "s", None, None)]).to_pylist()
+    values = packed(
+        [(b"p", b"", (), "r", "s", None, None, None), (b"p", None, None, "r", "s", None, None, 5)]
+    ).to_pylist()
     rows = table([value for value in values if isinstance(value, bytes)])
     assert [(row["key"], row["headers"]) for row in rows] == [(b"", []), (None, None)]
+
+
+def test_a_letter_keeps_the_timestamp_of_its_record() -> None:
+    record = Record(b"no JSON", timestamp_ms=1_234)
+    [letter] = letters_of(PipelineRows(ID, parse=parse()), [record])
+    assert letter["timestamp"] == datetime(1970, 1, 1, 0, 0, 1, 234_000, tzinfo=UTC)

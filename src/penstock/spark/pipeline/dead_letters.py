@@ -28,18 +28,19 @@ TABLE = StructType(
         StructField("sequence", LongType()),
         StructField("index", IntegerType()),
         StructField("at", TimestampType()),
+        StructField("timestamp", TimestampType()),
     ]
 )
 
 Letter: TypeAlias = tuple[
-    bytes | None, bytes | None, Headers | None, str, str, int | None, int | None
-]  # payload, key, headers, reason, stage, sequence, index
+    bytes | None, bytes | None, Headers | None, str, str, int | None, int | None, int | None
+]  # payload, key, headers, reason, stage, sequence, index, timestamp in milliseconds
 
 
 def letter_of(letter: DeadLetter, sequence: int | None = None, index: int | None = None) -> Letter:
     """A dead letter of the engine, and where its record was."""
     headers = cast("Headers | None", letter.headers)
-    return letter.payload, letter.key, headers, letter.reason, letter.stage, sequence, index
+    return letter.payload, letter.key, headers, letter.reason, letter.stage, sequence, index, letter.timestamp_ms
 
 
 def packed(letters: Sequence[Letter]) -> pa.Array[Any]:
@@ -65,8 +66,9 @@ def unpacked(batches: Iterable[pa.RecordBatch], at: int) -> Iterator[pa.RecordBa
     decoder = msgspec.msgpack.Decoder(Letter)
     for batch in batches:
         letters = [decoder.decode(cast("bytes", value)) for value in batch.column(0).to_pylist()]
-        columns: list[list[Any]] = [list(column) for column in zip(*letters, strict=True)] or [[] for _ in range(7)]
+        columns: list[list[Any]] = [list(column) for column in zip(*letters, strict=True)] or [[] for _ in range(8)]
         columns[2] = [headers and [{"key": key, "value": value} for key, value in headers] for headers in columns[2]]
-        columns.append([at] * len(letters))
+        timestamps = [None if one is None else one * 1000 for one in columns.pop()]
+        columns += [[at] * len(letters), timestamps]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(cast("Any", arrays), schema=schema)

@@ -15,12 +15,22 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast, get_args, get_type_hints
 
 import msgspec
 
 from penstock.errors import InvalidInput
-from penstock.spark.pipeline.triggers import ASAP, AVAILABLE_NOW, spark_trigger
+from penstock.spark.java_start import sharing_options
+from penstock.spark.pipeline.file_tables import (
+    GOES_WITH,
+    KINDS,
+    TABLES,
+    DeadLettersTable,
+    PipelineTable,
+    ProcessTable,
+    SinkTable,
+)
+from penstock.spark.pipeline.triggers import ASAP, AVAILABLE_NOW, Trigger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,12 +38,9 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.pipeline import Pipeline
 
 Function: TypeAlias = Callable[..., Any]
-Text: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
 KeyPath: TypeAlias = tuple[str | int, ...]
-Options: TypeAlias = dict[str, Any]  # whose values are text, numbers, true or false
 
-_KINDS = ("parquet", "delta", "buffer", "function")
-_SINKS = f"one of {', '.join(_KINDS)}"
+_SINKS = f"one of {', '.join(KINDS)}"
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 # The types of Python's and of msgspec's errors.
 _TYPES = {"str": "text", "bool": "true or false", "int": "an integer", "float": "a float", "list": "an array"}
@@ -44,9 +51,12 @@ _FIELD = re.compile(r"Object (?P<what>contains unknown|missing required) field `
 _EXPECTED_AT = {
     "process": '"module:function" or a list of them',
     "sink.partition_by": 'a list of columns, such as ["event"]',
+    "sink.merge_on": 'a list of columns, such as ["id"]',
+    "deduplicate.keys": 'a list of columns, such as ["id"]',
+    "dead_letters": "text, or a table with url and kind",
 }
-# How long the two ends of a worker's socket wait for each other: 15 seconds are short on a busy machine.
-_SESSION_DEFAULTS = {"spark.python.authenticate.socketTimeout": "60s"}
+_DAEMON = "penstock.spark.worker_daemon"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # What may close a part of a file that ends within a text, and within arrays and inline tables.
 _CLOSINGS = [
     text + "".join(brackets)
@@ -87,7 +97,9 @@ class PipelineFile:
         """
         from pyspark.sql import SparkSession
 
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        from penstock.spark.sessions import use_this_python
+
+        use_this_python(master=self.table.spark.master or "local")
         # A worker is a process of its own: it imports the user's modules by name, and does not have our sys.path.
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         folder = os.path.dirname(os.path.abspath(self.path))
@@ -131,87 +143,60 @@ def build(file: PipelineFile, pipeline_class: Callable[..., Any]) -> Any:
         if step.before_parse:
             pipeline = pipeline.process(file.functions[step.function])
     if table.parse is not None:
-        pipeline = pipeline.parse(table.parse.format, schema=table.parse.schema, on_error=table.parse.on_error)
+        parse = msgspec.structs.asdict(table.parse)
+        pipeline = pipeline.parse(parse.pop("format"), **parse)
     for step in file.process:
         if not step.before_parse:
             pipeline = pipeline.process(file.functions[step.function], schema=step.schema)
-    if table.dead_letters is not None:
+    if table.deduplicate is not None:
+        pipeline = pipeline.deduplicate(list(table.deduplicate.keys), within=table.deduplicate.within)
+    if isinstance(table.dead_letters, DeadLettersTable):
+        letters = table.dead_letters
+        options = letters.options or None
+        pipeline = pipeline.dead_letters(letters.url, options, kind=letters.kind, catalog=letters.catalog)
+    elif table.dead_letters is not None:
         pipeline = pipeline.dead_letters(table.dead_letters)
+    if table.maintain is not None:
+        pipeline = pipeline.maintain(**msgspec.structs.asdict(table.maintain))
+    return _with_sink(file, pipeline, sink)
+
+
+def _with_sink(file: PipelineFile, pipeline: Any, sink: SinkTable) -> Any:
     partition_by = None if sink.partition_by is None else list(sink.partition_by)
     if sink.parquet is not None:
         return pipeline.to_parquet(sink.parquet, partition_by=partition_by, options=sink.options)
-    if sink.delta is not None:
-        return pipeline.to_delta(sink.delta, partition_by=partition_by)
     if sink.buffer is not None:
         return pipeline.to_buffer(sink.buffer, options=sink.options)
-    return pipeline.to(file.functions[sink.function or ""])
+    if sink.function is not None:
+        return pipeline.to(file.functions[sink.function])
+    upsert = {
+        "merge_on": None if sink.merge_on is None else list(sink.merge_on),
+        "order_by": sink.order_by,
+        "delete_when": sink.delete_when,
+        "schema_evolution": sink.schema_evolution,
+        "merge_max_bytes": sink.merge_max_bytes,
+    }
+    if sink.delta is not None:
+        return pipeline.to_delta(sink.delta, partition_by=partition_by, options=sink.options, **upsert)
+    return pipeline.to_iceberg(sink.iceberg, catalog=sink.catalog, partition_by=partition_by, **upsert)
 
 
 def configure(file: PipelineFile, builder: Any) -> Any:
     """Give a session's builder the file's settings. What the file does not set, Spark and `spark-submit` do."""
+    from penstock.spark.sessions import SESSION_DEFAULTS
+
     spark = file.table.spark
     builder = builder if spark.master is None else builder.master(spark.master)
     builder = builder if spark.app_name is None else builder.appName(spark.app_name)
-    for name, value in (_SESSION_DEFAULTS | dict(file.spark_config)).items():
+    settings = dict(SESSION_DEFAULTS)
+    if (spark.master or "").startswith("local"):
+        settings |= {"spark.python.daemon.module": _DAEMON, _JAVA_OPTIONS: sharing_options()}
+    settings |= file.spark_config
+    if settings.get(_JAVA_OPTIONS) and _JAVA_OPTIONS in file.spark_config:
+        settings[_JAVA_OPTIONS] = sharing_options(file.spark_config[_JAVA_OPTIONS])
+    for name, value in settings.items():
         builder = builder.config(name, value)
     return builder
-
-
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(...)"  # there may be credentials among the options
-
-
-class ParseTable(_Table, frozen=True, kw_only=True):
-    """How records become columns."""
-
-    format: Literal["json", "msgpack"]
-    schema: Text
-    on_error: Literal["dlq", "skip", "fail"] = "dlq"
-
-
-class ProcessTable(_Table, frozen=True, kw_only=True):
-    """A function of the user's; before parsing it gets records, after it columns."""
-
-    function: Text
-    schema: Text | None = None
-    before_parse: bool = False
-
-
-class SinkTable(_Table, frozen=True, kw_only=True):
-    """Where the pipeline ends: one of the first four is set."""
-
-    parquet: Text | None = None
-    delta: Text | None = None
-    buffer: Text | None = None
-    function: Text | None = None
-    partition_by: tuple[Text, ...] | None = None
-    options: Options = {}
-
-
-class SparkTable(_Table, frozen=True, kw_only=True):
-    """The settings of the session."""
-
-    master: Text | None = None
-    app_name: Text | None = None
-    config: Options = {}
-
-
-class PipelineTable(_Table, frozen=True, kw_only=True):
-    """The whole file."""
-
-    source: Text
-    checkpoint: Text
-    trigger: Text = ASAP
-    dead_letters: Text | None = None
-    options: Options = {}
-    parse: ParseTable | None = None
-    process: str | tuple[str | ProcessTable, ...] = ()
-    sink: SinkTable | None = None
-    spark: SparkTable = SparkTable()
-
-
-_TABLES = {"": PipelineTable, "parse": ParseTable, "process": ProcessTable, "sink": SinkTable, "spark": SparkTable}
 
 
 class Checker:
@@ -230,12 +215,12 @@ class Checker:
         except msgspec.ValidationError as error:
             self._explain(str(error))
         try:
-            spark_trigger(table.trigger)
+            Trigger.of(table.trigger)
         except InvalidInput:
             allowed = '"available_now", "asap" or an interval such as "10 seconds"'
             meant = _meant(table.trigger, (AVAILABLE_NOW, ASAP))
             self._refuse(("trigger",), f'trigger must be {allowed}, not "{table.trigger}"{meant}')
-        for at, options in ((("options",), table.options), (("sink", "options"), table.sink and table.sink.options)):
+        for at, options in _plain_tables(table):
             for name, value in (options or {}).items():
                 self._check_plain((*at, name), value)
         steps = self._steps(table)
@@ -273,12 +258,12 @@ class Checker:
         table = self._content.get("sink")
         if table is None:
             self._refuse((), f"[sink] is missing: a table with {_SINKS}")
-        kinds = [kind for kind in table if kind in _KINDS]
+        kinds = [kind for kind in table if kind in KINDS]
         if not kinds:
             self._refuse(("sink",), f"[sink] says not where to: it needs {_SINKS}")
         if len(kinds) > 1:
             self._refuse(("sink", kinds[1]), f"two sinks, sink.{kinds[0]} and sink.{kinds[1]}: a pipeline has one")
-        for key, fits in (("partition_by", ("parquet", "delta")), ("options", ("parquet", "buffer"))):
+        for key, fits in GOES_WITH.items():
             if key in table and kinds[0] not in fits:
                 self._refuse(("sink", key), f"sink.{key} goes with {' or '.join(fits)}, not with {kinds[0]}")
 
@@ -327,7 +312,7 @@ class Checker:
             if found["what"] == "missing required":
                 allowed = ': "json" or "msgpack"' if full == "parse.format" else ""
                 self._refuse(at, f"{full} is missing{allowed}")
-            known = _TABLES[name].__struct_fields__
+            known = TABLES[name].__struct_fields__
             more = _meant(found["key"], known) or f": there are {', '.join(known)}"
             if at and found["key"] in PipelineTable.__struct_fields__:
                 more = f": {found['key']} belongs to the top, before the first [table]"
@@ -337,20 +322,31 @@ class Checker:
             value = value[part]
         if problem.startswith("Invalid enum"):
             table, _, key = name.rpartition(".")
-            words = get_args(get_type_hints(_TABLES[table])[key])
+            words = get_args(get_type_hints(TABLES[table])[key])
             self._refuse(at, f'{name} must be one of {", ".join(words)}, not "{value}"{_meant(value, words)}')
         if name == "process" and isinstance(value, dict):
             self._refuse(at, "process is a list of functions: write [[process]], with two brackets")
-        if name in _TABLES and isinstance(value, list) and value and isinstance(value[0], dict):
+        if name in TABLES and isinstance(value, list) and value and isinstance(value[0], dict):
             self._refuse(at, f"there is one {name} only: write [{name}], with one bracket")
         if "regex" in problem and name not in _EXPECTED_AT:
             self._refuse(at, f"{name} must not be empty")
         expected = _EXPECTED_AT.get(name) or _TYPES[re.split(r"[`| ]+", problem)[1]]
         kind = f", not {'a list with ' if isinstance(at[-1], int) else ''}{_type(value)}"
-        self._refuse(at, f"{name} must be {expected}{'' if name == 'sink.partition_by' else kind}")
+        self._refuse(at, f"{name} must be {expected}{'' if 'a list of columns' in expected else kind}")
 
     def _refuse(self, at: KeyPath, problem: str, cause: BaseException | None = None) -> NoReturn:
         raise InvalidInput(f"{self._path}, line {line_of(self._text, at)}: {problem}") from cause
+
+
+def _plain_tables(table: PipelineTable) -> Iterator[tuple[KeyPath, dict[str, Any] | None]]:
+    """The tables whose values are text, numbers, true or false."""
+    yield ("options",), table.options
+    if table.sink is not None:
+        yield ("sink", "options"), table.sink.options
+        yield ("sink", "catalog"), table.sink.catalog
+    if isinstance(table.dead_letters, DeadLettersTable):
+        yield ("dead_letters", "options"), table.dead_letters.options
+        yield ("dead_letters", "catalog"), table.dead_letters.catalog
 
 
 def _name(at: KeyPath) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,20 +12,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core import as_word, check_seconds
-from penstock.engine import ParseFormat
+from penstock.engine import ParseFormat, ParseOptions
 from penstock.errors import InvalidInput
+from penstock.spark.pipeline.block_loop import BlockReport
+from penstock.spark.pipeline.deduplication import Deduplicate
+from penstock.spark.pipeline.inferred_schema import INFER
+from penstock.spark.pipeline.maintenance import Maintain
 from penstock.spark.pipeline.plan import ParseStep, Plan, Target, Transform
 from penstock.spark.pipeline.run import PipelineRun, Summary
-from penstock.spark.pipeline.triggers import spark_trigger
-from penstock.spark.source.options import OnError, ReadOptions
+from penstock.spark.pipeline.targets import Upsert, column_names, for_spark, place_of, table_target, target_at, texts
+from penstock.spark.pipeline.triggers import Trigger, interval_of
+from penstock.spark.sessions import is_session, use_this_python
+from penstock.spark.source.options import OnError, ReadOptions, size_in_bytes
 from penstock.spark.tables.buffer import BufferSink
-from penstock.spark.tables.contract import Sink
-from penstock.spark.tables.delta import DeltaSink, check_delta
 from penstock.spark.tables.function import FunctionSink, SinkFunction
-from penstock.spark.tables.parquet.table import open_table, read_table
-from penstock.storage import local_path, redact
+from penstock.spark.tables.opening import TableKind, kind_at, open_any_table
+from penstock.storage import redact
 
-_RESERVED = frozenset({"path", "format", "columns", "onerror", "controldirectory"})
+_RESERVED = frozenset({"path", "format", "columns", "onerror"})
 
 
 class Pipeline:
@@ -45,31 +49,54 @@ class Pipeline:
     def __init__(
         self,
         source: str | os.PathLike[str],
-        checkpoint: str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | None = None,
         *,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        given = _texts(options)
+        given = texts(options)
         reserved = next((name for name in given if name.lower() in _RESERVED), None)
         if reserved is not None:
             raise InvalidInput(f"options cannot have {reserved!r}: a pipeline sets it itself")
-        self._plan = Plan(_place("source", source), _for_spark(_place("checkpoint", checkpoint)), given)
+        place = None if checkpoint is None else for_spark(place_of("checkpoint", checkpoint))
+        self._plan = Plan(place_of("source", source), place, given)
         ReadOptions.of({"path": self._plan.source, **given})
 
     def __repr__(self) -> str:
         return redact(f"Pipeline(source={self._plan.source!r}, checkpoint={self._plan.checkpoint!r})")
 
-    def parse(self, format: str, schema: str | StructType, on_error: str = "dlq") -> Pipeline:  # noqa: A002  as in Spark
-        """Parse payloads (`json`, `msgpack`) into the columns of a schema (DDL, or a `StructType`).
+    def parse(
+        self,
+        format: str,  # noqa: A002  as in Spark
+        schema: str | StructType,
+        on_error: str = "dlq",
+        *,
+        mode: str = "strict",
+        rescue: str | None = None,
+        timestamp_unit: str | Mapping[str, str] | None = None,
+    ) -> Pipeline:
+        """Parse payloads (`json`, `msgpack`) into the columns of a schema (DDL, a `StructType`, or `"infer"`).
 
         A payload that does not parse follows `on_error`: `dlq` makes it a dead letter, `skip` drops it, `fail` fails
-        the run.
+        the run. With `mode="lenient"` a value that is not of its column's type goes in where it has one sensible
+        meaning. `rescue` names a column of text for the fields that have no column. `timestamp_unit` (`s`, `ms`, `us`,
+        `ns`) is what numbers count in columns of timestamps: one for all, or a mapping from columns.
+
+        With `schema="infer"` the first events that wait are looked at, and what was found is logged and written beside
+        the checkpoint; later runs read it there.
         """
         if self._plan.parse is not None:
             raise InvalidInput("parse is there already: a pipeline parses once")
         self._check_before_transform("parse")
+        if schema == INFER and self._plan.checkpoint is None:
+            raise InvalidInput("schema='infer' is written beside the checkpoint: Pipeline(..., checkpoint='...')")
+        if schema == INFER and self._plan.on_records:
+            raise InvalidInput(
+                "schema='infer' looks at events as they are in the buffer, and process comes before parse here: give "
+                "parse the columns of what it returns"
+            )
         form = as_word("format", ParseFormat, format)
-        return self._with(parse=ParseStep(form, _schema(schema), as_word("on_error", OnError, on_error)))
+        options = ParseOptions(mode, rescue, timestamp_unit)
+        return self._with(parse=ParseStep(form, _schema(schema), as_word("on_error", OnError, on_error), options))
 
     def process(self, fn: Callable[[Any], Any], schema: str | StructType | None = None) -> Pipeline:
         """Run a function on the executors: on records before `parse`, on columns after it."""
@@ -83,17 +110,49 @@ class Pipeline:
             raise InvalidInput("process takes a schema after parse only: before it there are records, and no columns")
         return self._with(on_records=(*self._plan.on_records, fn))
 
+    def deduplicate(self, keys: Sequence[str], within: str = "1 hour") -> Pipeline:
+        """Leave out rows whose keys came before within a time, in the same block or an earlier one.
+
+        The time is that at which events came into the buffer. A row with a null among its keys is kept. The keys that
+        were let through are kept beside the checkpoint, which the pipeline needs for it.
+        """
+        columns = column_names("keys", keys)
+        if not columns:
+            raise InvalidInput("deduplicate needs the columns that a row is known by, such as ['id']")
+        if self._plan.deduplicate is not None:
+            raise InvalidInput("deduplicate is there already: a pipeline does it once")
+        self._check_before_transform("deduplicate")
+        if self._plan.checkpoint is None:
+            raise InvalidInput("deduplicate keeps keys beside the checkpoint: Pipeline(..., checkpoint='...')")
+        return self._with(deduplicate=Deduplicate(columns, interval_of("within", within)))
+
     def transform(self, fn: Transform) -> Pipeline:
-        """Make another DataFrame of each block's rows. It sees one block at a time, and keeps no state between them."""
+        """Make another DataFrame of each block's rows.
+
+        **It sees one block at a time, and keeps no state between them**: an aggregate is one of that block, and
+        `dropDuplicates` finds duplicates within that block only. `deduplicate` finds them across blocks.
+        """
         if not callable(fn):
             raise InvalidInput(f"transform takes a function of a DataFrame, not {type(fn).__name__}")
         return self._with(transforms=(*self._plan.transforms, fn))
 
-    def dead_letters(self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Pipeline:
-        """Write dead letters into a table of their own, exactly once. Without one, a dead letter fails the run."""
+    def dead_letters(
+        self,
+        url: str | os.PathLike[str],
+        options: Mapping[str, object] | None = None,
+        *,
+        kind: str = "parquet",
+        catalog: Mapping[str, object] | None = None,
+    ) -> Pipeline:
+        """Write dead letters into a table of their own, exactly once. Without one, a dead letter fails the run.
+
+        `kind` is that of the table: `parquet`, `delta` or `iceberg`; for the last, `url` is the table's name, and
+        `catalog` the properties of its catalog. The letters of a block are written in the same pass as its rows.
+        """
         if self._plan.dead_letters is not None:
             raise InvalidInput("dead_letters is there already: a pipeline has one table for them")
-        return self._with(dead_letters=_target("dead_letters", url, partial(open_table, options=_texts(options))))
+        target = table_target("dead_letters", as_word("kind", TableKind, kind), url, options=options, catalog=catalog)
+        return self._with(dead_letters=target)
 
     def to_parquet(
         self,
@@ -106,23 +165,80 @@ class Pipeline:
         On a file system any reader sees each block whole or not at all. On an object store `read_table` does; others
         may see the files of an attempt that lost until they are swept. `options` are those of the store.
         """
-        open_at = partial(open_table, partition_by=_names(partition_by), options=_texts(options))
-        return self._to(_target("to_parquet", url, open_at))
+        return self._to(table_target("to_parquet", TableKind.PARQUET, url, partition_by=partition_by, options=options))
 
-    def to_delta(self, url: str | os.PathLike[str], partition_by: Sequence[str] | None = None) -> Pipeline:
-        """Append to a Delta table, exactly once. Raises `InvalidInput` where Delta's package is not there."""
-        check_delta()
-        columns = _names(partition_by)
-        return self._to(_target("to_delta", url, lambda _spark, place: DeltaSink(place, columns)))
+    def to_delta(
+        self,
+        url: str | os.PathLike[str],
+        partition_by: Sequence[str] | None = None,
+        options: Mapping[str, object] | None = None,
+        *,
+        merge_on: Sequence[str] | None = None,
+        order_by: str | None = None,
+        delete_when: str | None = None,
+        schema_evolution: str = "add",
+        merge_max_bytes: int | None = None,
+    ) -> Pipeline:
+        """Write a Delta table, exactly once, without jars. Needs the extra `delta`.
+
+        With `merge_on`, a row replaces the one with the same values in these columns: the last of a block wins, by
+        `order_by` or in the order of the events; where `delete_when` is true, that row is deleted. `options` are those
+        of the store.
+        """
+        upsert = Upsert.of(merge_on, order_by, delete_when, merge_max_bytes)
+        return self._to(
+            table_target(
+                "to_delta",
+                TableKind.DELTA,
+                url,
+                partition_by=partition_by,
+                options=options,
+                upsert=upsert,
+                schema_evolution=schema_evolution,
+            )
+        )
+
+    def to_iceberg(
+        self,
+        table: str,
+        catalog: Mapping[str, object] | None = None,
+        partition_by: Sequence[str] | None = None,
+        *,
+        merge_on: Sequence[str] | None = None,
+        order_by: str | None = None,
+        delete_when: str | None = None,
+        schema_evolution: str = "add",
+        merge_max_bytes: int | None = None,
+    ) -> Pipeline:
+        """Write an Iceberg table, exactly once, without jars. Needs the extra `iceberg`.
+
+        The table is `catalog.namespace.table`. `catalog` has the properties of its catalog, as PyIceberg has them; with
+        only a local `warehouse` there, it is an SQLite file in that directory, and without any PyIceberg's own
+        configuration counts. `partition_by` takes transforms too: `days(at)`, `bucket(16, id)`. The rest is as for
+        `to_delta`.
+        """
+        upsert = Upsert.of(merge_on, order_by, delete_when, merge_max_bytes)
+        return self._to(
+            table_target(
+                "to_iceberg",
+                TableKind.ICEBERG,
+                table,
+                partition_by=partition_by,
+                catalog=catalog,
+                upsert=upsert,
+                schema_evolution=schema_evolution,
+            )
+        )
 
     def to_buffer(self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None) -> Pipeline:
         """Append to another buffer, as the data source's writer does: `value` as it is, other columns as JSON."""
-        place = _place("to_buffer", url)
+        place = place_of("to_buffer", url)
         if _is_same(place, self._plan.source):
             raise InvalidInput(
                 f"to_buffer is the pipeline's own source, {place}: it would read what it writes for ever"
             )
-        return self._to(_target("to_buffer", place, partial(BufferSink, options=_texts(options))))
+        target = target_at("to_buffer", place, partial(BufferSink, options=texts(options)))
+        return self._to(replace(target, unparsed=BufferSink.unparsed))
 
     def to(self, fn: SinkFunction) -> Pipeline:
         """Hand each block to `fn(df, block_id)`, which returns None when its rows are safe.
@@ -145,6 +261,26 @@ class Pipeline:
             raise InvalidInput(f"every takes a function, not {type(fn).__name__}")
         return self._with(ticks=(*self._plan.ticks, (seconds, fn)))
 
+    def maintain(
+        self, every: str = "1 hour", *, target: str = "128m", vacuum_older_than: str | None = None
+    ) -> Pipeline:
+        """Compact the table every so often while the pipeline runs: small files into files of about `target`.
+
+        With `vacuum_older_than` (`7 days`), files that were replaced that long ago are removed as well. Neither
+        disturbs the pipeline or a reader.
+        """
+        if self._plan.maintain is not None:
+            raise InvalidInput("maintain is there already: a pipeline has one table to maintain")
+        older = None if vacuum_older_than is None else interval_of("vacuum_older_than", vacuum_older_than)
+        step = Maintain(interval_of("every", every), size_in_bytes("target", target), older)
+        return self._with(maintain=step)
+
+    def on_block(self, fn: Callable[[BlockReport], object]) -> Pipeline:
+        """Call a function with a report of each block that is committed, in the driver. What it raises is logged."""
+        if not callable(fn):
+            raise InvalidInput(f"on_block takes a function of a BlockReport, not {type(fn).__name__}")
+        return self._with(listeners=(*self._plan.listeners, fn))
+
     def run(self, spark: SparkSession, trigger: str = "asap") -> Summary:
         """Run to the end of the queue (`available_now`), or until a signal (`asap`, or an interval: `10 seconds`).
 
@@ -155,16 +291,31 @@ class Pipeline:
         `DeadLettersUnrouted`, `DeadLetterRouteFailed`, `NotFound`, `CorruptData` and others; nothing of that block is
         acked then, and the next run does it again.
         """
-        if not isinstance(spark, SparkSession):
+        if not is_session(spark):
             raise InvalidInput(f"run takes a SparkSession, not {type(spark).__name__}")
-        return PipelineRun(self._plan, spark, spark_trigger(trigger)).run()
+        use_this_python(spark)
+        return PipelineRun(self._plan, spark, Trigger.of(trigger)).run()
 
     @staticmethod
     def read_table(
-        spark: SparkSession, url: str | os.PathLike[str], options: Mapping[str, object] | None = None
+        spark: SparkSession,
+        url: str | os.PathLike[str],
+        options: Mapping[str, object] | None = None,
+        *,
+        kind: str | None = None,
+        catalog: Mapping[str, object] | None = None,
     ) -> DataFrame:
-        """Read a table that `to_parquet` or `dead_letters` writes: committed blocks, each once."""
-        return read_table(spark, _place("url", url), _texts(options))
+        """Read a table that a pipeline writes, dead letters too: committed blocks, each once. No jars are needed.
+
+        `kind` is found by looking, unless it is given: an Iceberg table has a name and not a URL, and `catalog` is that
+        of `to_iceberg`.
+        """
+        if kind is None:
+            kind = TableKind.ICEBERG if catalog is not None else kind_at(place_of("url", url), texts(options))
+        found = as_word("kind", TableKind, kind)
+        where = str(url) if found is TableKind.ICEBERG else place_of("url", url)
+        properties = None if catalog is None else texts(catalog)
+        return open_any_table(spark, where, kind=found, options=texts(options), catalog=properties).read(spark)
 
     def _to(self, sink: Target) -> Pipeline:
         if self._plan.sink is not None:
@@ -184,51 +335,11 @@ class Pipeline:
         return changed
 
 
-def _target(call: str, where: object, open_at: Callable[..., Sink]) -> Target:
-    url = _place(call, where)
-    return Target(redact(f"{call}({url!r})"), lambda spark: open_at(spark, url), url, redact(url))
-
-
-def _place(name: str, where: object) -> str:
-    if not isinstance(where, str | os.PathLike) or not os.fspath(where):
-        raise InvalidInput(f"{name} must be a path or a URL, not {where!r}")
-    place = os.fsdecode(where)
-    if place.startswith("memory:"):
-        raise InvalidInput(f"{name} cannot be {place!r}: Spark works in several processes, and memory is of one")
-    return place if "://" in place else local_path(place)
-
-
-def _for_spark(place: str) -> str:
-    """A place as Spark writes it: a bare path is on this host's disk for us, and may be elsewhere for Spark."""
-    is_local = "://" not in place or place.startswith("file:")
-    return f"file://{local_path(place)}" if is_local else place
-
-
 def _is_same(one: str, other: str) -> bool:
-    return _for_spark(one).rstrip("/") == _for_spark(other).rstrip("/")
+    return for_spark(one).rstrip("/") == for_spark(other).rstrip("/")
 
 
 def _schema(schema: object) -> str | StructType:
     if not isinstance(schema, StructType) and not (isinstance(schema, str) and schema.strip()):
         raise InvalidInput(f"schema must be columns such as 'id bigint, event string', not {schema!r}")
     return schema
-
-
-def _names(names: object) -> tuple[str, ...]:
-    if names is None:
-        return ()
-    columns = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else (None,)
-    if not all(isinstance(name, str) for name in columns):
-        raise InvalidInput(f"partition_by must be a list of column names, not {names!r}")
-    return columns
-
-
-def _texts(options: object) -> dict[str, str]:
-    if options is None:
-        return {}
-    if not isinstance(options, Mapping):
-        raise InvalidInput(f"options must be a dict, not {type(options).__name__}")
-    wrong = next((name for name in options if not isinstance(name, str)), None)
-    if wrong is not None:
-        raise InvalidInput(f"options must have text for names, not {wrong!r}")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}

@@ -1,47 +1,47 @@
-"""One run of a pipeline: its query, how it starts, waits and ends, and what it reports meanwhile."""
+"""One run of a pipeline: how it starts, waits and ends, and what it reports meanwhile."""
 
 from __future__ import annotations
 
-import shutil
 import signal
-import tempfile
 import threading
 import time
 import uuid
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from pickle import PicklingError
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType, TimestampType
 
-from penstock.core import Backoff, call_with_retries, get_logger
+from penstock.core import get_logger
 from penstock.engine import Ticker
 from penstock.errors import EngineError, InvalidInput
+from penstock.spark.pipeline.block_loop import BlockLoop, BlockReport
+from penstock.spark.pipeline.block_plans import SmallFiles, need_checkpoint, open_files
 from penstock.spark.pipeline.block_writer import BlockWriter
-from penstock.spark.pipeline.control_files import ControlFiles, Sign
 from penstock.spark.pipeline.dead_letters import LETTER
-from penstock.spark.pipeline.plan import Plan
+from penstock.spark.pipeline.inferred_schema import INFER, find_schema
+from penstock.spark.pipeline.maintenance import Maintenance
+from penstock.spark.pipeline.plan import ParseStep, Plan
 from penstock.spark.pipeline.progress import Progress
-from penstock.spark.pipeline.steps import ColumnStep, Parse, PipelineRows
-from penstock.spark.pipeline.triggers import has_interval
-from penstock.spark.source.data_source import PenstockDataSource, known_to
+from penstock.spark.pipeline.steps import SEEN, ColumnStep, Parse, PipelineRows
+from penstock.spark.pipeline.tasks import ReadRows
+from penstock.spark.pipeline.triggers import Trigger
+from penstock.spark.sessions import cores_of, is_connect
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.reading import Rows
 from penstock.spark.source.schemas import RECORD_FIELDS
 from penstock.spark.spark_errors import our_error
+from penstock.spark.tables.contract import Table
+from penstock.spark.versions import columns_from_ddl
+from penstock.storage import redact
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 5.0
-_MAX_STARTS = 3
-_NOT_CONNECTED = "Python worker failed to connect back"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SIGNAL_LINES = ("", "stopping after the block in hand; a second signal stops at once", "stopping at once")
 
@@ -59,167 +59,164 @@ class Summary:
     seconds: float = 0.0
 
 
-class PipelineSource(PenstockDataSource):
-    """The data source of one pipeline: its steps travel with the class."""
-
-    source_name: ClassVar[str] = "penstock-pipeline"
-    rows: ClassVar[Rows]
-    output: ClassVar[StructType]
-
-    @classmethod
-    def name(cls) -> str:
-        """A name of its own in the session."""
-        return cls.source_name
-
-    def schema(self) -> StructType:
-        """The columns of the output, and the dead letters."""
-        return StructType([*self.output, StructField(LETTER, BinaryType())])
-
-    def _rows(self, _schema: StructType, _options: ReadOptions) -> Rows:
-        return self.rows
-
-
-class WorkerNotStarted(EngineError):
-    """Spark gave up waiting for a Python worker, which it does after 10 seconds, and nothing was processed."""
-
-
 class PipelineRun:
     """One run."""
 
-    source_class: ClassVar[type[PipelineSource]] = PipelineSource
-    """The data source that the run reads with."""
-
-    def __init__(self, plan: Plan, spark: SparkSession, trigger: dict[str, Any]) -> None:
+    def __init__(self, plan: Plan, spark: Any, trigger: Trigger) -> None:
         self._plan = plan
         self._spark = spark
         self._trigger = trigger
-        self._control = ControlFiles(Path())
+        self._group = f"penstock-{uuid.uuid4().hex}"
         self._tickers = [Ticker(ticks, time.monotonic) for ticks in plan.ticks]
         self._progress = Progress()
-        self._writer = BlockWriter(plan, spark, self._progress)
+        self._stop = threading.Event()
+        self._is_given_up = False
         self._failure: BaseException | None = None
+        self._options = ReadOptions.of({"path": plan.source, **plan.options})
 
     def run(self) -> Summary:
         """Run to the end. Raises what went wrong, with Spark's exception as its cause."""
         started = time.monotonic()
-        self._control = ControlFiles(Path(tempfile.mkdtemp(prefix="penstock-run-")))
         try:
             with Stopping() as stopping, self._progress:
-                source = self._register_source()
-                # Spark's limit of 10 seconds is no setting, and a busy machine may need longer. Nothing is lost then:
-                # the same query starts again.
-                call_with_retries(
-                    partial(self._run_query, source, stopping),
-                    Backoff(1.0, 5.0),
-                    tries=_MAX_STARTS,
-                    on=WorkerNotStarted,
-                    warn=lambda error: _log.warning("starting the query again: %s", error),
-                )
+                self._run_and_wait(stopping)
         except PicklingError as error:
             raise InvalidInput(f"a process function cannot be sent to the executors: {error}") from error
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise self._error_of(error) from error
-        finally:
-            shutil.rmtree(self._control.directory, ignore_errors=True)
         return Summary(**self._progress.totals, seconds=time.monotonic() - started)
 
-    def _run_query(self, source: type[PipelineSource], stopping: Stopping) -> None:
-        try:
-            self._run_to_end(source, stopping)
-        except (PySparkException, Py4JError) as error:
-            if self._failure is None and _NOT_CONNECTED in str(error):
-                raise WorkerNotStarted(
-                    "Spark waited 10 seconds for a Python worker to start, and it did not: this machine is too busy, "
-                    "or its Python cannot start. Nothing is lost: run again"
-                ) from error
-            raise
-
-    def _run_to_end(self, source: type[PipelineSource], stopping: Stopping) -> None:
-        waits_between_blocks = has_interval(self._trigger)
-        query = self._start(source, self._trigger)
-        try:
-            self._wait(query, stopping, waits_between_blocks=waits_between_blocks)
-        finally:
-            self._stop(query)
-        if "availableNow" in self._trigger and not stopping.is_asked and not self._control.has(Sign.DONE):
-            raise EngineError(
-                "the query was stopped by another caller before it was through: the rest is not acked, and the next "
-                "run goes on with it"
-            )
-        is_acked = not waits_between_blocks or self._control.has(Sign.STOPPED)
-        if is_acked or stopping.is_urgent or not stopping.is_asked:
-            return
-        # The query was between two blocks, and the last one is not acked. A stop is asked: this query acks and ends.
-        closing = self._start(source, {"availableNow": True})
-        self._wait(closing, stopping, waits_between_blocks=False)
-        self._stop(closing)
-
-    def _register_source(self) -> type[PipelineSource]:
-        plan, name = self._plan, f"penstock-pipeline-{uuid.uuid4().hex}"
-        parse, schema = None, self._writer.sink.unparsed
+    def _loop(self) -> BlockLoop | None:
+        """What runs the blocks; None where there is nothing, and no columns can be inferred from it."""
+        plan = self._plan
+        checkpoint = plan.checkpoint
+        files = None if checkpoint is None else open_files(self._spark, checkpoint)
+        parse = None
         if plan.parse is not None:
-            schema = _columns(plan.parse.schema)
-            parse = Parse(plan.parse.form, schema, plan.parse.on_error)
+            schema = self._schema(plan.parse, files)
+            if schema is None:
+                return None
+            parse = Parse(plan.parse.form, schema, plan.parse.on_error, plan.parse.options)
+            _check_options(parse)
+        rows, output = self._rows(parse)
+        writer = BlockWriter(plan, self._spark, ReadRows(self._options, rows), output, lambda: not self._is_given_up)
+        if not writer.sink.keeps_position:
+            need_checkpoint(checkpoint, f"the sink {plan.sink.call if plan.sink else ''}")
+        return BlockLoop(
+            self._options,
+            writer,
+            self._trigger,
+            cores=cores_of(self._spark),
+            progress=self._progress,
+            should_stop=self._stop.wait,
+            files=files,
+            shown_checkpoint=redact(checkpoint or ""),
+            on_block=self._tell_listeners,
+        )
+
+    def _schema(self, step: ParseStep, files: SmallFiles | None) -> StructType | None:
+        if step.schema != INFER:
+            return columns_of(step.schema)
+        checkpoint = need_checkpoint(self._plan.checkpoint, "schema='infer'")
+        if files is None:
+            raise InvalidInput(f"the checkpoint {redact(checkpoint)} cannot be opened")
+        self._progress.say("looking at the first events, to infer their columns")
+
+        def should_wait(seconds: float) -> bool:
+            return not self._trigger.available_now and not self._stop.wait(seconds)
+
+        return find_schema(files, redact(checkpoint), self._options, step.form, should_wait)
+
+    def _rows(self, parse: Parse | None) -> tuple[PipelineRows, StructType]:
+        """What becomes of records, and the columns of the output."""
+        plan = self._plan
+        schema = plan.sink.unparsed if plan.sink else StructType(list(RECORD_FIELDS))
+        if parse is not None:
+            schema = parse.output
         elif plan.on_records:
             schema = StructType(list(RECORD_FIELDS))
         steps = []
         for fn, returned in plan.on_columns:
-            schema = schema if returned is None else _columns(returned)
+            schema = schema if returned is None else columns_of(returned)
             steps.append(ColumnStep(fn, schema))
         if any(field.name.lower() == LETTER for field in schema):
             raise InvalidInput(f"the column {LETTER!r} cannot be used: a pipeline has its dead letters in it")
         output = StructType([StructField(field.name, field.dataType) for field in schema])  # letters have nulls
-        rows = PipelineRows(output, plan.on_records, parse, steps)
-        source = known_to(self._spark, self.source_class, source_name=name, rows=rows, output=output)
-        self._spark.dataSource.register(source)
-        return source
+        if plan.deduplicate is None:
+            return PipelineRows(output, plan.on_records, parse, steps), output
+        plan.deduplicate.check(output.names)
+        rows = PipelineRows(output, plan.on_records, parse, steps, with_times=True)
+        return rows, StructType([*output, StructField(SEEN, TimestampType())])
 
-    def _start(self, source: type[PipelineSource], trigger: dict[str, Any]) -> StreamingQuery:
-        options = {**self._plan.options, "controlDirectory": str(self._control.directory)}
-        stream = self._spark.readStream.format(source.name()).options(**options).load(self._plan.source)
-        writer = stream.writeStream.foreachBatch(self._take_block).trigger(**trigger)
-        return writer.option("checkpointLocation", self._plan.checkpoint).start()
-
-    def _wait(self, query: StreamingQuery, stopping: Stopping, *, waits_between_blocks: bool) -> None:
-        """Return when the query has ended, or may be stopped."""
-        while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # it takes fractions of a second too
+    def _run_and_wait(self, stopping: Stopping) -> None:
+        worker = self._thread()
+        worker.start()
+        while worker.is_alive():
+            worker.join(_POLL_SECONDS)
             for ticker in self._tickers:
                 ticker.tick()
             self._progress.show()
             stopping.log_signals()
-            if not stopping.is_asked:
-                continue
-            self._control.give(Sign.STOP)
-            if stopping.is_urgent or self._control.has(Sign.STOPPED):
+            if stopping.is_asked:
+                self._stop.set()
+            if stopping.is_urgent:
+                self._give_up(worker)
                 return
-            if waits_between_blocks and not query.status["isTriggerActive"]:
-                return
+        if self._failure is not None:
+            raise self._failure
 
-    def _stop(self, query: StreamingQuery) -> None:
-        """Stop a query. Spark waits for a sink of the user's that does not return; this does not for long."""
-        stopper = threading.Thread(target=_stop_quietly, args=(query,), name="penstock-stop", daemon=True)
-        stopper.start()
-        stopper.join(_STOP_SECONDS)
+    def _thread(self) -> threading.Thread:
+        """The thread of the loop. A job's group is a property of the thread that starts it."""
+        if is_connect(self._spark):
+            return threading.Thread(target=self._run_loop, name="penstock-blocks", daemon=True)
+
+        def run_in_group() -> None:
+            _make_active(self._spark)
+            self._spark.sparkContext.setJobGroup(self._group, f"penstock: {redact(self._plan.source)}", True)
+            self._run_loop()
+
+        worker = InheritableThread(target=run_in_group, name="penstock-blocks")
+        worker.daemon = True
+        return worker
+
+    def _run_loop(self) -> None:
+        try:
+            loop = self._loop()
+            if loop is not None:
+                with self._maintenance():
+                    loop.run()
+        except Exception as error:  # noqa: BLE001  raised again in the caller's thread
+            self._failure = error
+        except BaseException as error:  # noqa: BLE001  a sink's SystemExit would end this thread without a word
+            failure = EngineError(f"a block ended with {type(error).__name__}: {error}. Nothing of it is acked")
+            failure.__cause__ = error
+            self._failure = failure
+
+    def _maintenance(self) -> AbstractContextManager[object]:
+        step, sink = self._plan.maintain, self._plan.sink
+        if step is None or sink is None:
+            return nullcontext()
+        table = sink.open(self._spark)
+        if not isinstance(table, Table):
+            raise InvalidInput(f"maintain is for tables, and {sink.call} is none")
+        # A table of its own: what a table remembers of its blocks is for one thread.
+        return Maintenance(step, lambda: table)
+
+    def _give_up(self, worker: threading.Thread) -> None:
+        """Stop at once: cancel the jobs. The thread commits nothing more, whatever a sink of the user's still does."""
+        self._is_given_up = True
+        if not is_connect(self._spark):
+            with suppress(Exception):  # Spark is gone, and with it the jobs
+                self._spark.sparkContext.cancelJobGroup(self._group)
+        worker.join(_STOP_SECONDS)
+
+    def _tell_listeners(self, report: BlockReport) -> None:
+        for listener in self._plan.listeners:
+            listener(report)
 
     def _error_of(self, error: Exception) -> BaseException:
-        if self._failure is not None:
-            return self._failure
-        if isinstance(error, StreamingQueryException):
-            return our_error(error) or EngineError(f"the query ended: {error}")
         what = "Spark failed" if isinstance(error, Py4JJavaError | PySparkException) else "Spark is gone"
         return our_error(error) or EngineError(f"{what}: {type(error).__name__}: {error}")
-
-    def _take_block(self, df: DataFrame, batch: int) -> None:
-        """What the query calls for each block, in a thread of Spark's."""
-        try:
-            self._writer.write(df, batch, self._control.read_block())
-        except Exception as error:
-            self._failure = error
-            raise
-        except BaseException as error:
-            # Spark's bridge to Python answers with exceptions only: after a SystemExit the query would wait forever.
-            self._failure = EngineError(f"a block ended with {type(error).__name__}: {error}. Nothing of it is acked")
-            raise self._failure from error
 
 
 class Stopping:
@@ -262,18 +259,31 @@ class Stopping:
         self._asked += 1
 
 
-def _stop_quietly(query: StreamingQuery) -> None:
-    with suppress(Exception):  # the query or Spark has ended already: `_error_of` reports what that means
-        query.stop()
+def _check_options(parse: Parse) -> None:
+    """Raise `InvalidInput` where an option of parsing does not fit the columns, whose case means nothing to Spark."""
+    parse.options.check(parse.arrow_schema)
+    rescue = parse.options.rescue
+    if rescue is not None and rescue.lower() in {name.lower() for name in parse.schema.names}:
+        raise InvalidInput(
+            f"rescue names the column {rescue!r}, which the schema has in another case: give another name"
+        )
 
 
-def _columns(schema: str | StructType) -> StructType:
+def columns_of(schema: str | StructType) -> StructType:
+    """The columns of a schema. Raises `InvalidInput` for DDL that cannot be read."""
     if isinstance(schema, StructType):
         return schema
     try:
-        parsed = StructType.fromDDL(schema)
+        parsed = columns_from_ddl(schema)
     except Exception as error:
         raise InvalidInput(f"the schema {schema!r} cannot be read: {error}") from error
     if not isinstance(parsed, StructType):
         raise InvalidInput(f"the schema {schema!r} is no list of columns such as 'id bigint, event string'")
     return parsed
+
+
+def _make_active(spark: Any) -> None:
+    """Make a session that of this thread: data sources that are registered in it are found only there."""
+    class_of = getattr(SparkSession, "_get_j_spark_session_class", None)  # Spark 3.5 has none
+    sessions = spark._jvm.org.apache.spark.sql.SparkSession if class_of is None else class_of(spark._jvm)
+    sessions.setActiveSession(spark._jsparkSession)

@@ -6,14 +6,24 @@ The same functions run in `BatchEngine`; they never see Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.engine import ERROR, ColumnFunction, DeadLetter, ParseFormat, WorkBatch, keeps_rows, parse_as, set_apart
+from penstock.engine import (
+    ERROR,
+    ColumnFunction,
+    DeadLetter,
+    ParseFormat,
+    ParseOptions,
+    WorkBatch,
+    keeps_rows,
+    parse_as,
+    set_apart,
+)
 from penstock.errors import InvalidInput, ParseFailed, ProcessFailed
 from penstock.records import Record, records_from_arrow
 from penstock.spark.pipeline.dead_letters import LETTER, Letter, letter_of, packed
@@ -21,6 +31,9 @@ from penstock.spark.source.options import OnError
 from penstock.spark.source.reading import BrokenBatch, Chunk
 from penstock.spark.source.rows import UnparsedRows, with_nulls
 from penstock.spark.source.schemas import to_arrow
+
+SEEN = "_penstock_seen"
+"""The column in which a row that is to be deduplicated has the time at which its event came into the buffer."""
 
 RecordFunction: TypeAlias = Callable[[WorkBatch], WorkBatch]
 Source: TypeAlias = Callable[[], pa.RecordBatch | None]
@@ -33,11 +46,18 @@ class Parse:
     form: ParseFormat
     schema: StructType
     on_error: OnError
+    options: ParseOptions = field(default_factory=ParseOptions)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         """The columns, as Arrow has them."""
         return to_arrow(self.schema)
+
+    @property
+    def output(self) -> StructType:
+        """The columns that come out: with the rescued fields, where those are kept."""
+        rescue = self.options.rescue
+        return self.schema if rescue is None else StructType([*self.schema, StructField(rescue, StringType())])
 
 
 @dataclass(frozen=True)
@@ -56,7 +76,8 @@ class ColumnStep:
 class PipelineRows:
     """What becomes of records in a pipeline: the rows of its output, and dead letters, in `LETTER`.
 
-    `schema` is that of the output. Without steps it is of the unparsed columns.
+    `schema` is that of the output. Without steps it is of the unparsed columns. With `with_times`, rows have the time
+    at which their events came into the buffer, in `SEEN`.
     """
 
     def __init__(
@@ -65,8 +86,11 @@ class PipelineRows:
         on_records: Sequence[RecordFunction] = (),
         parse: Parse | None = None,
         on_columns: Sequence[ColumnStep] = (),
+        *,
+        with_times: bool = False,
     ) -> None:
         self._schema = schema
+        self._with_times = with_times
         self._on_records = tuple(on_records)
         self._parse = parse
         self._on_columns = tuple(on_columns)
@@ -74,18 +98,23 @@ class PipelineRows:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of every batch it makes."""
-        return to_arrow(self._schema).append(pa.field(LETTER, pa.binary()))
+        output = to_arrow(self._schema)
+        if self._with_times:
+            output = output.append(pa.field(SEEN, pa.timestamp("us", "UTC")))
+        return output.append(pa.field(LETTER, pa.binary()))
 
     def of(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """The rows that came out, then a row for each dead letter."""
         rows, letters = self._run(chunk)
+        if self._with_times:
+            rows = rows.append_column(SEEN, _time_of(chunk, rows.num_rows))
         yield with_nulls(rows, self.schema)
         if letters:
             yield with_nulls(pa.RecordBatch.from_arrays([packed(letters)], names=[LETTER]), self.schema)
 
     def of_broken(self, broken: BrokenBatch) -> Iterator[pa.RecordBatch]:
         """A dead letter with the object's bytes."""
-        letter: Letter = (broken.data, None, None, broken.reason, "fetch", broken.batch.sequence, None)
+        letter: Letter = (broken.data, None, None, broken.reason, "fetch", broken.batch.sequence, None, None)
         yield with_nulls(pa.RecordBatch.from_arrays([packed([letter])], names=[LETTER]), self.schema)
 
     def _run(self, chunk: Chunk) -> tuple[pa.RecordBatch, list[Letter]]:
@@ -121,7 +150,7 @@ class PipelineRows:
     def _run_parse(
         self, parse: Parse, chunk: Chunk, records: pa.RecordBatch, first: int | None, letters: list[Letter]
     ) -> tuple[pa.RecordBatch, Sequence[int]]:
-        parsed = parse_as(records.column("value"), parse.arrow_schema, parse.form)
+        parsed = parse_as(records.column("value"), parse.arrow_schema, parse.form, parse.options)
         if parsed.errors and parse.on_error is OnError.FAIL:
             error = parsed.errors[0]
             where = error.index if first is None else f"record {first + error.index}"
@@ -198,6 +227,16 @@ def _called(fn: Callable[[Any], object], given: object, chunk: Chunk) -> object:
 
 def _name(fn: Callable[..., object]) -> str:
     return str(getattr(fn, "__qualname__", None) or type(fn).__qualname__)
+
+
+def _time_of(chunk: Chunk, count: int) -> pa.Array[Any]:
+    """When the first record of a batch came into the buffer: what a process function makes of it has no other time.
+
+    Of the batch, and not of the chunk: where batches are cut depends on the cores, and a block that comes again must
+    have the same times.
+    """
+    at = min((item.ingestion_time_ms for item in chunk.batch.metadata), default=0) * 1000
+    return cast("pa.Array[Any]", pa.repeat(cast("Any", pa.scalar(at, pa.timestamp("us", "UTC"))), count))
 
 
 def _rows_at(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:

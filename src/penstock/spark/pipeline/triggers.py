@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import dataclass
 
 from penstock.errors import InvalidInput
 
 AVAILABLE_NOW, ASAP = "available_now", "asap"
-_NO_INTERVAL = "0 seconds"
 
-# As Spark reads intervals: only seconds have fractions.
 _INTERVAL = re.compile(r"(\d+\s+(millisecond|second|minute|hour|day)s?|\d+\.\d+\s+seconds?)", re.IGNORECASE)
+_SECONDS = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86400.0}
 
 
-def spark_trigger(word: object) -> dict[str, Any]:
-    """What `writeStream.trigger` takes. Raises `InvalidInput` for what is no trigger.
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Until when blocks run, and how many seconds lie between the starts of two at least."""
 
-    >>> spark_trigger("available_now"), spark_trigger("10 seconds")
-    ({'availableNow': True}, {'processingTime': '10 seconds'})
+    available_now: bool = False
+    interval: float = 0.0
+
+    @classmethod
+    def of(cls, word: object) -> Trigger:
+        """What a word means. Raises `InvalidInput` for what is no trigger.
+
+        >>> Trigger.of("available_now"), Trigger.of("10 seconds")
+        (Trigger(available_now=True, interval=0.0), Trigger(available_now=False, interval=10.0))
+        """
+        if word == AVAILABLE_NOW:
+            return cls(available_now=True)
+        if word == ASAP:
+            return cls()
+        try:
+            return cls(interval=interval_of("trigger", word))
+        except InvalidInput:
+            raise InvalidInput(
+                f"trigger must be {AVAILABLE_NOW}, {ASAP}, or a time such as '10 seconds', not {word!r}"
+            ) from None
+
+
+def interval_of(name: str, text: object) -> float:
+    """A time such as `10 seconds` or `1 hour`, in seconds. Raises `InvalidInput` naming the option.
+
+    >>> interval_of("within", "2 hours")
+    7200.0
     """
-    if word == AVAILABLE_NOW:
-        return {"availableNow": True}
-    if word == ASAP:
-        return {"processingTime": _NO_INTERVAL}
-    if isinstance(word, str) and _INTERVAL.fullmatch(word.strip()) and float(word.split()[0]) > 0:
-        return {"processingTime": word.strip()}
-    raise InvalidInput(f"trigger must be {AVAILABLE_NOW}, {ASAP}, or a time such as '10 seconds', not {word!r}")
-
-
-def has_interval(trigger: dict[str, Any]) -> bool:
-    """Whether a query with this trigger of Spark's waits between its blocks."""
-    return bool(trigger.get("processingTime", _NO_INTERVAL) != _NO_INTERVAL)
+    if not isinstance(text, str) or not _INTERVAL.fullmatch(text.strip()) or not float(text.split()[0]) > 0:
+        raise InvalidInput(f"{name} must be a time such as '10 seconds' or '1 hour', not {text!r}")
+    number, unit = text.split()
+    return float(number) * _SECONDS[unit.lower().rstrip("s")]

@@ -1,0 +1,143 @@
+"""The kinds of sinks that rows are written to while drivers are killed: how each is opened, and read by others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from penstock import peek
+from penstock.spark import Pipeline
+from penstock.spark.tables.buffer import BufferSink
+from penstock.spark.tables.contract import Sink
+from penstock.spark.tables.opening import TableKind, open_any_table
+
+PARQUET, DELTA, ICEBERG, BUFFER = "parquet", "delta", "iceberg", "buffer"
+
+TABLES = [PARQUET, DELTA, ICEBERG]
+"""Those that `Pipeline.read_table` and strangers read."""
+
+
+def to_rows(kind: str, pipeline: Pipeline, place: Path) -> Pipeline:
+    """The pipeline, into a sink of that kind."""
+    if kind == BUFFER:
+        return pipeline.to_buffer(place)
+    if kind == DELTA:
+        return pipeline.to_delta(place)
+    if kind == ICEBERG:
+        return pipeline.to_iceberg(name_of(place), catalog=catalog_of(place))
+    return pipeline.to_parquet(place)
+
+
+def to_letters(kind: str, pipeline: Pipeline, place: Path) -> Pipeline:
+    """The pipeline, with dead letters in a table of that kind; of Parquet where rows go to a buffer."""
+    if kind == ICEBERG:
+        return pipeline.dead_letters(name_of(place), kind=kind, catalog=catalog_of(place))
+    return pipeline.dead_letters(place, kind=letters_kind(kind))
+
+
+def letters_kind(kind: str) -> str:
+    """The kind of the dead letters' table."""
+    return PARQUET if kind == BUFFER else kind
+
+
+def open_rows(kind: str, spark: Any, place: Path) -> Sink:
+    """The sink itself, as a run opens it."""
+    if kind == BUFFER:
+        return BufferSink(spark, str(place), {})
+    where = name_of(place) if kind == ICEBERG else str(place)
+    return open_any_table(spark, where, kind=TableKind(kind), catalog=catalog_of(place) if kind == ICEBERG else None)
+
+
+def read_table(kind: str, spark: Any, place: Path) -> Any:
+    """What `Pipeline.read_table` finds."""
+    if kind == ICEBERG:
+        return Pipeline.read_table(spark, name_of(place), catalog=catalog_of(place))
+    return Pipeline.read_table(spark, place)
+
+
+def read_column(kind: str, place: Path, column: str) -> dict[str, list[Any]]:
+    """A column of all rows, for each reader that is not ours; in a buffer, the payloads of what is queued."""
+    if kind == BUFFER:
+        return {"a consumer": [record.value for record in peek(place, 1_000_000)]}
+    if kind == DELTA:
+        return _read_delta(place, column)
+    if kind == ICEBERG:
+        return _read_iceberg(place, column)
+    if not place.exists():
+        return {"DuckDB": [], "Arrow": []}
+    query = f"select {column} from read_parquet('{place}/**/*.parquet', hive_partitioning = true)"
+    with duckdb.connect() as connection:
+        by_duckdb = [row[0] for row in connection.execute(query).fetchall()]
+    plain = ds.dataset(place, format="parquet", partitioning="hive").to_table(columns=[column])
+    return {"DuckDB": by_duckdb, "Arrow": plain[column].to_pylist()}
+
+
+def count_blocks(kind: str, place: Path) -> int:
+    """How many blocks a table has: what its own format keeps of their commits."""
+    if kind == DELTA:
+        import deltalake
+
+        if not (place / "_delta_log").exists():
+            return 0
+        return sum(one["operation"] == "WRITE" for one in deltalake.DeltaTable(place).history())
+    if kind == ICEBERG:
+        table = _load_iceberg(place)
+        return 0 if table is None else len(table.metadata.snapshots)
+    return len(list(place.glob("block=*")))
+
+
+def name_of(place: Path) -> str:
+    """The name of an Iceberg table that stands where another table would be a directory."""
+    return f"lake.kills.{place.name}"
+
+
+def catalog_of(place: Path) -> dict[str, str]:
+    """The catalog of that table: SQLite in a directory beside it."""
+    return {"warehouse": str(place.parent / "warehouse")}
+
+
+def _read_delta(place: Path, column: str) -> dict[str, list[Any]]:
+    import deltalake
+
+    if not (place / "_delta_log").exists():
+        return {"delta-rs": [], "DuckDB": []}
+    table = deltalake.DeltaTable(place)
+    return {
+        "delta-rs": pa.table(table.to_pyarrow_table())[column].to_pylist(),
+        "DuckDB": _duckdb(table.file_uris(), column),
+    }
+
+
+def _read_iceberg(place: Path, column: str) -> dict[str, list[Any]]:
+    table = _load_iceberg(place)
+    if table is None:
+        return {"PyIceberg": [], "DuckDB": []}
+    files = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+    return {"PyIceberg": table.scan().to_arrow()[column].to_pylist(), "DuckDB": _duckdb(files, column)}
+
+
+def _duckdb(files: list[str], column: str) -> list[Any]:
+    if not files:
+        return []
+    with duckdb.connect() as connection:
+        return [row[0] for row in connection.execute(f"select {column} from read_parquet(?)", [files]).fetchall()]
+
+
+def _load_iceberg(place: Path) -> Any:
+    """The table, by PyIceberg alone; None if it is not there."""
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NoSuchTableError
+
+    warehouse = Path(catalog_of(place)["warehouse"])
+    found = list(warehouse.glob("*.db"))
+    if not found:
+        return None
+    catalog = load_catalog("lake", type="sql", uri=f"sqlite:///{found[0]}", warehouse=f"file://{warehouse}")
+    try:
+        return catalog.load_table(("kills", place.name))
+    except NoSuchTableError:
+        return None
