@@ -46,7 +46,7 @@ def test_everything_that_is_installed_here_is_pinned_and_at_its_pin() -> None:
 def _needed(extra_roots: set[str]) -> set[str]:
     """Every distribution that Penstock with all its extras pulls in here, by name."""
     seen: set[tuple[str, str]] = set()
-    todo = [(name, extra) for name in extra_roots for extra in ("", "spark", "kafka", "dev")]
+    todo = [(name, extra) for name in extra_roots for extra in ("", "spark", "delta", "iceberg", "kafka", "dev")]
     while todo:
         name, extra = todo.pop()
         if (name, extra) in seen:
@@ -84,7 +84,7 @@ def test_pandas_is_not_pulled_in() -> None:
 
 
 def test_the_extras_are_those_that_were_promised() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"spark", "kafka", "all", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {"spark", "delta", "iceberg", "kafka", "all", "dev"}
 
 
 def test_make_help_lists_every_target() -> None:

@@ -26,6 +26,8 @@ COMMANDS = {
     "groups": "The groups that read a buffer, each at its own pace.",
     "writers": "The writers that a buffer remembers.",
     "queue": "Look at a durable queue, or repair it.",
+    "table": "Look at a table that pipelines write, compact it, or remove what it does not need any more.",
+    "dlq": "Look at dead letters, and send them into a buffer again.",
     "metalog": "Look at a metadata log on an object store.",
 }
 """The commands, each with the first paragraph of its own help."""

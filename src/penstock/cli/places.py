@@ -38,10 +38,15 @@ BatchFormatOption: TypeAlias = Annotated[
 
 def open_with(where: str | os.PathLike[str], options: list[str] | None) -> ObjectStore:
     """Open a store with options as they were typed. No message has a value: it may be a credential."""
+    return open_store(where, **named_values(options, "a storage option is NAME=VALUE, such as region=eu-west-1"))
+
+
+def named_values(options: list[str] | None, form: str) -> dict[str, str]:
+    """Options as they were typed, by their names. One without a name is a usage error, which says the form."""
     named = [option.partition("=") for option in options or ()]
     if any(not name or not separator for name, separator, _ in named):
-        raise typer.BadParameter("a storage option is NAME=VALUE, such as region=eu-west-1")
-    return open_store(where, **{name: value for name, _, value in named})
+        raise typer.BadParameter(form)
+    return {name: value for name, _, value in named}
 
 
 def has_manifest(store: ObjectStore, path: str) -> bool:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import platform
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.output import counted, say
+from penstock.cli.starting import Starting
 from penstock.core import escaping
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.spark import Finding, PipelineFile
 
 _OLDEST_JAVA = 17
 _GET_JAVA = (  # as in scripts/check-java, which an installed package does not have
@@ -27,23 +34,39 @@ _GET_JAVA = (  # as in scripts/check-java, which an installed package does not h
 
 def run_command(
     file: Annotated[str, typer.Argument(metavar="PIPELINE.TOML", help="The file that describes the pipeline.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Check everything but run nothing: the file, its source, tables, Java.")
+    ] = False,
 ) -> None:
-    """Run a pipeline on Spark, until it has done what its trigger says, or until Ctrl-C or SIGTERM."""
+    """Run a pipeline on Spark, until it has done what its trigger says, or until Ctrl-C or SIGTERM.
+
+    With --check it starts no Spark, and creates nothing; exit status 1: the pipeline would not run.
+    """
     if importlib.util.find_spec("pyspark") is None:
         raise PenstockError("PySpark is not installed: pip install 'penstock[spark]'")
-    # Here and not above: the other commands need no Spark, and do not wait for it to load.
-    from penstock.spark import load_pipeline
-
-    # While Spark starts no block is under way yet: it can end at any moment. `Pipeline.run` has its own handlers.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    described = load_pipeline(file)
-    check_java()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(escaping)  # for what other libraries log
-    logging.getLogger("penstock").setLevel(logging.INFO)
-    pipeline = described.pipeline()
-    session = described.session()
+    logging.getLogger("penstock").setLevel(logging.WARNING if check else logging.INFO)
+    # While Spark starts no block is under way yet: it can end at any moment. `Pipeline.run` has its own handlers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with Starting() as starting:
+        starting.say(f"reading {file}", logged=False)
+        # Here and not above: the other commands need no Spark, and do not wait for it to load.
+        from penstock.spark import load_pipeline
+
+        described = load_pipeline(file)
+        if check:
+            findings = list(_findings(described))
+        else:
+            starting.say("looking for Java", logged=False)
+            check_java()
+            pipeline = described.pipeline()
+            starting.say("starting Spark")
+            session = described.session()
+    if check:
+        _show(findings)
+        return
     try:
         summary = pipeline.run(session, trigger=described.trigger)
     finally:
@@ -54,16 +77,41 @@ def run_command(
     )
 
 
-def check_java() -> None:
-    """Raise `PenstockError`, saying how to get it, where the Java that Spark would start is missing or too old."""
+def _findings(described: PipelineFile) -> Iterator[Finding]:
+    from penstock.spark import Finding, check_pipeline
+
+    try:
+        yield Finding(True, f"Java {check_java()}, PySpark {version('pyspark')}, Python {platform.python_version()}")
+    except PenstockError as error:
+        yield Finding(False, str(error))
+    yield from check_pipeline(described)
+
+
+def _show(findings: list[Finding]) -> None:
+    marks = {True: "ok", False: "WRONG", None: "not checked"}
+    for found in findings:
+        say(f"{marks[found.is_right]:<12} {found.text}")
+    wrong = sum(found.is_right is False for found in findings)
+    if wrong:
+        say(f"{counted(wrong, 'problem')}: it would not run")
+        raise typer.Exit(1)
+    say("it would run")
+
+
+def check_java() -> str:
+    """Return the version of the Java that Spark would start; raise `PenstockError` where it is missing or too old.
+
+    The error says how to get it.
+    """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
     if java is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
         raise PenstockError(f"Java was not found {where}, and Spark needs {_OLDEST_JAVA} or newer. {_GET_JAVA}")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
-    version = re.search(r'version "(\d+)', shown.stdout + shown.stderr)
-    if version is not None and int(version[1]) < _OLDEST_JAVA:
+    found = re.search(r'version "(\d+)', shown.stdout + shown.stderr)
+    if found is not None and int(found[1]) < _OLDEST_JAVA:
         raise PenstockError(
-            f"Java {version[1]} ({java}) is too old for Spark, which needs {_OLDEST_JAVA} or newer. {_GET_JAVA}"
+            f"Java {found[1]} ({java}) is too old for Spark, which needs {_OLDEST_JAVA} or newer. {_GET_JAVA}"
         )
+    return "of an unknown version" if found is None else found[1]

@@ -1,0 +1,353 @@
+"""`penstock dlq`: look at dead letters, and send them into a buffer again."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from penstock.cli.output import counted, escaped_line, say, say_json, show
+from penstock.cli.places import MANIFEST_PATH, AsJson, ManifestPath, StorageOptions, open_with
+from penstock.cli.table_places import CatalogOptions, TableKind, TablePlace, moment_of, open_table_at
+from penstock.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from penstock.spark import Filter, Replayed, StoredLetter
+
+dlq_app = typer.Typer(help="Look at dead letters, and send them into a buffer again.", no_args_is_help=True)
+
+_MAX_REASONS = 10_000  # that are counted one by one; what comes after is counted together
+_MAX_SHOWN_BYTES = 64 << 10
+_HEX_BYTES_PER_LINE = 16
+
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", help="Only letters with this in their reason: a text, or a regular expression."),
+]
+Stage = Annotated[
+    str | None, typer.Option("--stage", help="Only letters of this stage: fetch, recv, parse or process.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Only letters that were set aside since: a date, a time, or '2 hours' (ago)."),
+]
+
+
+@dataclass
+class ReasonCount:
+    """Letters with one reason. `example` is the id of the first."""
+
+    reason: str
+    stage: str
+    example: str
+    letters: int = 0
+    replayed: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def add(self, letter: StoredLetter, *, is_replayed: bool) -> None:
+        """Count a letter."""
+        self.letters += 1
+        self.replayed += is_replayed
+        if letter.at is not None:
+            self.first = letter.at if self.first is None else min(self.first, letter.at)
+            self.last = letter.at if self.last is None else max(self.last, letter.at)
+
+
+@dlq_app.command("list")
+def list_letters(
+    where: TablePlace,
+    reason: Reason = None,
+    stage: Stage = None,
+    since: Since = None,
+    most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many reasons, or letters, to show.")] = 20,
+    each: Annotated[bool, typer.Option("--each", help="Show letters, one a line, instead of counts.")] = False,
+    kind: TableKind = None,
+    catalog: CatalogOptions = None,
+    as_json: AsJson = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Count dead letters by their reason, those with the most letters first. Writes nothing."""
+    from penstock.spark import Ledger
+
+    opened = open_table_at(where, kind, catalog, storage_options)
+    which = _filter(reason, stage, since)
+    replayed = {one for plan in Ledger(opened.notes()).plans() for one in plan.ids}
+    found = _matching(opened.rows, which)
+    if each:
+        _list_each(found, replayed, most, as_json=as_json)
+        return
+    counts: dict[tuple[str, str], ReasonCount] = {}
+    for letter in found:
+        name = (letter.reason, letter.stage)
+        if name not in counts and len(counts) >= _MAX_REASONS:
+            name = ("(other reasons)", "")
+        count = counts.setdefault(name, ReasonCount(*name, letter.id))
+        count.add(letter, is_replayed=letter.id in replayed)
+    ordered = sorted(counts.values(), key=lambda one: (-one.letters, one.reason, one.stage))
+    total, gone = sum(one.letters for one in ordered), sum(one.replayed for one in ordered)
+    if as_json:
+        reasons = [asdict(one) | {"first": _iso(one.first), "last": _iso(one.last)} for one in ordered[:most]]
+        say_json({"letters": total, "replayed": gone, "distinct_reasons": len(ordered), "reasons": reasons})
+        return
+    if ordered:
+        rows = [
+            [
+                str(one.letters),
+                str(one.replayed),
+                one.stage,
+                one.reason,
+                _shown(one.first),
+                _shown(one.last),
+                one.example,
+            ]
+            for one in ordered[:most]
+        ]
+        show(["letters", "replayed", "stage", "reason", "first", "last", "for example"], rows)
+    if len(ordered) > most:
+        say(f"and {counted(len(ordered) - most, 'more reason')}; --most shows more")
+    say(f"{counted(total, 'dead letter')}, {gone} replayed")
+
+
+@dlq_app.command("show")
+def show_letter(
+    where: TablePlace,
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="The letter's id, or how it begins.")],
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the payload's bytes to standard output, and nothing else.")
+    ] = False,
+    kind: TableKind = None,
+    catalog: CatalogOptions = None,
+    as_json: AsJson = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Show one dead letter: its payload as JSON, text or hexadecimal, its key, headers, reason, and where it was."""
+    from penstock.spark import Filter, Ledger
+
+    opened = open_table_at(where, kind, catalog, storage_options)
+    found = [letter for letter in _matching(opened.rows, Filter()) if letter.id.startswith(letter_id)]
+    found = [letter for letter in found if letter.id == letter_id] or found
+    if not letter_id or not found:
+        raise InvalidInput(
+            f"there is no letter with the id {letter_id!r} in {where}: penstock dlq list --each has them"
+        )
+    if len(found) > 1:
+        raise InvalidInput(f"{len(found)} letters have ids that begin with {letter_id!r}: give more of it")
+    letter = found[0]
+    if raw:
+        sys.stdout.buffer.write(letter.payload or b"")
+        return
+    plan = next((plan for plan in Ledger(opened.notes()).plans() if letter.id in plan.ids), None)
+    replayed = None if plan is None else {"to": plan.buffer_url, "at": plan.at, "done": plan.is_done}
+    if as_json:
+        say_json(_letter_json(letter) | {"replayed": replayed})
+        return
+    for name, value in _letter_rows(letter, replayed):
+        say(f"{name:<10} {value}")
+    for line in _payload_lines(letter.payload):
+        say(line)
+
+
+@dlq_app.command("replay")
+def replay_letters(
+    where: TablePlace,
+    to: Annotated[str, typer.Option("--to", metavar="BUFFER", help="The buffer that letters go into.")],
+    reason: Reason = None,
+    stage: Stage = None,
+    since: Since = None,
+    fix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="A function of a letter that returns its payload (bytes), a Record, or None to leave it.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Append and note nothing; show what would be done.")
+    ] = False,
+    path: ManifestPath = MANIFEST_PATH,
+    to_options: Annotated[
+        list[str] | None, typer.Option("--to-option", metavar="NAME=VALUE", help="A setting of the buffer's store.")
+    ] = None,
+    kind: TableKind = None,
+    catalog: CatalogOptions = None,
+    as_json: AsJson = False,
+    storage_options: StorageOptions = None,
+) -> None:
+    """Send letters that match into a buffer again, each once, with their keys and headers.
+
+    Those that were replayed before are left out. Killed in the middle, run it again: what was begun is finished first.
+    Letters of the stage fetch are whole batches that could not be read, and no events: name the stage to send them.
+    Exit status 1: the fix function failed for some letters; these stay.
+    """
+    from penstock.spark import Replay, Target
+
+    function = None if fix is None else _function(fix)
+    opened = open_table_at(where, kind, catalog, storage_options)
+    target = Target(open_with(to, to_options), path)
+    done = Replay(opened, target, function).run(_filter(reason, stage, since), dry_run=dry_run)
+    if as_json:
+        say_json(asdict(done) | {"failures": dict(done.failures), "dry_run": dry_run})
+    else:
+        for line in _replay_lines(done, target.url, dry_run=dry_run):
+            say(line)
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _filter(reason: str | None, stage: str | None, since: str | None) -> Filter:
+    from penstock.spark import Filter
+
+    return Filter(reason, stage, None if since is None else moment_of("--since", since, datetime.now(UTC)))
+
+
+def _matching(rows: Callable[[], Iterator[Any]], which: Filter) -> Iterator[StoredLetter]:
+    from penstock.spark import letters_in
+
+    matches = which.matcher()
+    return (letter for letter in letters_in(rows()) if matches(letter))
+
+
+def _list_each(letters: Iterator[StoredLetter], replayed: set[str], most: int, *, as_json: bool) -> None:
+    first, total = list[Any](), 0
+    for letter in letters:
+        total += 1
+        if len(first) < most:
+            first.append(letter)
+    if as_json:
+        say_json([_letter_json(letter) | {"is_replayed": letter.id in replayed} for letter in first])
+        return
+    rows = [
+        [one.id, _shown(one.at), one.stage, one.reason, "yes" if one.id in replayed else "no"]
+        for one in cast("list[StoredLetter]", first)
+    ]
+    show(["id", "set aside", "stage", "reason", "replayed"], rows)
+    if total > most:
+        say(f"and {total - most} more; --most shows more")
+
+
+def _letter_json(letter: StoredLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "at": _iso(letter.at),
+        "stage": letter.stage,
+        "reason": letter.reason,
+        "sequence": letter.sequence,
+        "index": letter.index,
+        "timestamp_ms": letter.timestamp_ms,
+        **_bytes_json("key", letter.key),
+        "headers": [{"name": name, **_bytes_json("value", value)} for name, value in letter.headers or ()],
+        **_bytes_json("payload", letter.payload),
+    }
+
+
+def _bytes_json(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Bytes as text, or as base64 under another name where they are none: as `penstock consume --json` has them."""
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data or b"").decode()}
+
+
+def _letter_rows(letter: StoredLetter, replayed: dict[str, Any] | None) -> list[tuple[str, str]]:
+    origin = "not known: a function before it may have changed the records"
+    if letter.sequence is not None:
+        event = "the whole batch" if letter.index is None else f"event {letter.index}"
+        origin = f"batch {letter.sequence}, {event}"
+    rows = [
+        ("id", letter.id),
+        ("set aside", _shown(letter.at)),
+        ("stage", letter.stage),
+        ("reason", letter.reason),
+        ("from", origin),
+        ("key", "none" if letter.key is None else escaped_line(letter.key).decode()),
+    ]
+    rows += [("header", f"{name}: {escaped_line(value).decode()}") for name, value in letter.headers or ()]
+    if replayed is not None:
+        into = f"into {replayed['to']}, at {replayed['at']}"
+        rows.append(("replayed", into if replayed["done"] else f"{into}, begun and not finished"))
+    size = "none" if letter.payload is None else counted(len(letter.payload), "byte")
+    return [*rows, ("payload", size)]
+
+
+def _payload_lines(payload: bytes | None) -> Iterator[str]:
+    """A payload as people read it: JSON with indents, text, or hexadecimal."""
+    if not payload:
+        return
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is not None and len(payload) <= _MAX_SHOWN_BYTES:
+        with suppress(ValueError, RecursionError):  # the reason may be that it is no JSON, or has a key twice
+            text = json.dumps(json.loads(text, object_pairs_hook=_unique), indent=2, ensure_ascii=False)
+    shown = payload[:_MAX_SHOWN_BYTES]
+    if text is not None and all(char.isprintable() or char in "\n\r\t" for char in text[:_MAX_SHOWN_BYTES]):
+        yield from text[:_MAX_SHOWN_BYTES].expandtabs().splitlines()
+    else:
+        for start in range(0, len(shown), _HEX_BYTES_PER_LINE):
+            piece = shown[start : start + _HEX_BYTES_PER_LINE]
+            ascii_text = "".join(chr(one) if 32 <= one < 127 else "." for one in piece)
+            yield f"{start:08x}  {piece.hex(' '):<{3 * _HEX_BYTES_PER_LINE}} {ascii_text}"
+    if len(payload) > _MAX_SHOWN_BYTES:
+        yield f"and {len(payload) - _MAX_SHOWN_BYTES} bytes more: --raw writes them all"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _replay_lines(done: Replayed, url: str, *, dry_run: bool) -> Iterator[str]:
+    yield f"{'would replay' if dry_run else 'replayed'} {counted(done.replayed, 'letter')} into {url}"
+    if done.finished:
+        yield f"  {done.finished} of them had been planned by a run that was not finished"
+    for count, why in (
+        (done.skipped, "replayed before, and left out"),
+        (done.left_by_fix, "left by the fix function"),
+        (done.without_payload, "without a payload, and left"),
+        (done.whole_batches, "of the stage fetch, which are no events, and left: --stage fetch sends them"),
+        (done.failed, "left, because the fix function failed"),
+    ):
+        if count:
+            yield f"  {count} {why}"
+    for letter_id, why in done.failures:
+        yield f"  {letter_id}: {why}"
+
+
+def _function(named: str) -> Callable[[StoredLetter], Any]:
+    """Import "module:function"; modules in the current directory are found first."""
+    module, separator, name = named.partition(":")
+    if not separator or not module or not name:
+        raise InvalidInput(f"--fix must be MODULE:FUNCTION, such as my_fixes:repair, not {named!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        problem = " ".join(str(error).split())
+        raise InvalidInput(f"--fix {named} cannot be imported: {type(error).__name__}: {problem}") from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise InvalidInput(f"--fix {named} is no function: there is no {name} in {module}, or it cannot be called")
+    return cast("Callable[[StoredLetter], Any]", found)
+
+
+def _shown(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()

@@ -1,0 +1,60 @@
+"""`penstock table` and `penstock dlq` on tables of every kind: what is done is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import peek
+from penstock.buffer import Groups
+from tests.support.command import Here
+
+pytest.importorskip("pyspark")
+
+from penstock.spark.tables.parquet.table import open_table
+from tests.support.plain_tables import put_letters
+
+
+def typed(kind: str, top: Path) -> tuple[Any, list[str]]:
+    """A table of a kind, and how it is typed."""
+    if kind == "parquet":
+        return open_table(None, str(top / "letters")), [str(top / "letters")]
+    if kind == "delta":
+        delta = pytest.importorskip("penstock.spark.tables.delta.table")
+        pytest.importorskip("deltalake")
+        return delta.open_delta(str(top / "letters")), [str(top / "letters")]
+    iceberg = pytest.importorskip("penstock.spark.tables.iceberg.table")
+    pytest.importorskip("pyiceberg")
+    (top / "lake").mkdir()
+    properties = {"warehouse": str(top / "lake")}
+    table = iceberg.open_iceberg("lake.web.letters", catalog=properties)
+    return table, ["lake.web.letters", "--catalog", f"warehouse={top / 'lake'}"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_letters_are_listed_compacted_and_replayed_once(tmp_path: Path, here: Here, kind: str) -> None:
+    table, words = typed(kind, tmp_path)
+    for block in range(3):
+        put_letters(
+            table, [{"payload": b"%d" % block, "key": b"k", "headers": [{"key": "h", "value": b"v"}]}, {}], block
+        )
+    buffer = str(tmp_path / "events")
+    Groups(buffer).create("audit")
+    shown = json.loads(here("table", "show", *words, "--json").out)
+    assert (shown["kind"], shown["rows"], shown["files"]) == (kind, 6, 3)
+    before = {letter["id"] for letter in json.loads(here("dlq", "list", *words, "--each", "--json").out)}
+    first = json.loads(here("dlq", "replay", *words, "--to", buffer, "--since", "2026-01-31T12:02:00Z", "--json").out)
+    assert first["replayed"] == 2
+    compacted = json.loads(here("table", "compact", *words, "--json").out)
+    assert (compacted["files_before"], compacted["files_after"]) == (3, 1)
+    after = {letter["id"] for letter in json.loads(here("dlq", "list", *words, "--each", "--json").out)}
+    assert after == before
+    assert len(after) == 6
+    rest = json.loads(here("dlq", "replay", *words, "--to", buffer, "--json").out)
+    assert (rest["replayed"], rest["skipped"]) == (4, 2)
+    events = peek(buffer, 100)
+    assert sorted(event.value for event in events) == [b"0", b"1", b"2", b"{", b"{", b"{"]
+    assert {(event.key, event.headers) for event in events if event.value == b"0"} == {(b"k", (("h", b"v"),))}
