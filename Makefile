@@ -1,6 +1,6 @@
 # Every target makes the virtualenv if it is not there. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-kafka azurite chaos fuzz lint format bench docs clean
+.PHONY: help setup demo test test-all test-kafka test-spark test-connect azurite chaos fuzz lint format bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTHON ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make the virtualenv, with every extra
 
@@ -37,6 +37,16 @@ test-kafka: $(READY) ## run the metadata log's tests against a real Kafka broker
 	@scripts/check-java
 	@jars= && [ -n "$$PENSTOCK_KAFKA" ] || jars=$$(scripts/kafka-jars $(VENV)) && \
 	PENSTOCK_KAFKA_JARS=$$jars $(BIN)/python -m pytest tests/metalog -k kafka
+
+VERSION ?= 4.1
+
+test-spark: ## run the Spark tests on another Spark: make test-spark VERSION=4.1 (3.5, 4.0, 4.1, 4.2, 4.3)
+	@scripts/check-java
+	@scripts/test-spark $(VERSION) $(PYTHON)
+
+test-connect: ## run the tests of Spark Connect, with what it needs
+	@scripts/check-java
+	@scripts/test-spark connect $(PYTHON)
 
 AZURITE := azurite@3.37.0
 

@@ -5,7 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from bench import buffer, collector, engine, growth, kafka, metalog, parsing, queue, spark, start, storage
+from bench import (
+    against_kafka,
+    buffer,
+    collector,
+    engine,
+    growth,
+    kafka,
+    metalog,
+    parsing,
+    queue,
+    spark,
+    start,
+    storage,
+    tables,
+)
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "start": start.run,
@@ -19,6 +33,8 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "parsing": parsing.run,
     "engine": engine.run,
     "spark": spark.run,
+    "tables": tables.run,
+    "against_kafka": against_kafka.run,
 }
 
 

@@ -11,6 +11,7 @@ import argparse
 import ast
 import functools
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -25,7 +26,6 @@ from types import FrameType
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
 import penstock
@@ -181,37 +181,39 @@ def _ship(queue: DurableEventQueue[bytes]) -> None:
 
 
 def _fill_table(root: Path, visits: Visits) -> None:
-    """Give an event, and one that is none, to a running pipeline. Its planner and its tasks are other processes."""
+    """Give an event, and one that is none, to a running pipeline. Its tasks are other processes."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    blocks = threading.Semaphore(0)
     pipeline = (
         Pipeline(source=str(root / "events"), checkpoint=str(root / "checkpoint"))
         .parse("json", schema=_COLUMNS)
         .dead_letters(str(root / "letters"))
         .to_parquet(str(root / "table"))
+        .on_block(lambda _: blocks.release())
     )
+
+    def give_a_second() -> None:
+        try:
+            _wait_for_block(blocks)
+            with visits.during("table"):
+                producer.produce([_EVENT, _NO_EVENT]).result()
+                _wait_for_block(blocks)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # which ends a run after the block in hand
+
     with Producer(root / "events") as producer, ThreadPoolExecutor(1, thread_name_prefix=_WAITING) as waiting:
         producer.produce([_EVENT, _NO_EVENT]).result()
-        running = waiting.submit(pipeline.run, spark, trigger="asap")
-        query = _wait_for_blocks(spark, 1)
-        with visits.during("table"):
-            producer.produce([_EVENT, _NO_EVENT]).result()
-            _wait_for_blocks(spark, 2)
-        query.stop()
-        done = running.result()
+        given = waiting.submit(give_a_second)
+        done = pipeline.run(spark, trigger="asap")
+        given.result()
     spark.stop()
     assert (done.rows, done.dead_letters, done.blocks) == (2, 2, 2)
 
 
-def _wait_for_blocks(spark: SparkSession, blocks: int) -> StreamingQuery:
-    """Wait until Spark has finished as many blocks that have rows."""
-    ends = time.monotonic() + _MAX_WAIT
-    while time.monotonic() < ends:
-        for query in spark.streams.active:
-            if sum(one["numInputRows"] > 0 for one in query.recentProgress) >= blocks:
-                return query
-        time.sleep(0.05)
-    sys.exit(f"Spark has not finished {blocks} blocks within {_MAX_WAIT:.0f} seconds")
+def _wait_for_block(blocks: threading.Semaphore) -> None:
+    if not blocks.acquire(timeout=_MAX_WAIT):
+        raise TimeoutError(f"the pipeline has not finished a block within {_MAX_WAIT:.0f} seconds")
 
 
 def table(by_stage: dict[str, list[Function]]) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""What a start costs: `import penstock` and `penstock --help`, in processor time (user and system) of a new process.
+"""What a start costs: of `import penstock` and `penstock --help`, of `penstock run`, and of a run on a warm session.
+
+The first two are in processor time (user and system) of a new process:
 
 - `import penstock` brings every public name, and imports the module of a name when it is first used. The row with
   `Producer, Consumer` is what a program pays that uses a buffer: Arrow and the metrics are part of it.
@@ -6,6 +8,8 @@
 - The peer of the help is the least that typer and rich can do: a program of two commands that imports nothing else.
 
 Every command runs in turns with the others. The time of Python itself is in all rows, and has a row of its own.
+
+`bench/start_of_run.py` says what the others are. `docs/design/start-costs.md` has the results.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
+
+from bench import start_of_run
 
 ROUNDS = 15
 SMALLEST_TYPER = """
@@ -88,3 +94,4 @@ def run() -> None:
     }
     add(table, "help", measure(helps))
     Console(width=110).print(table)
+    start_of_run.run()
