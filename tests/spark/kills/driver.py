@@ -1,6 +1,8 @@
 """The program that is killed: a pipeline's driver that reports, through a pipe, where it is, and dies at a given place.
 
 python -m tests.spark.kills.driver ROOT KIND PIPE [FATE]
+
+A driver that is to pause waits for a byte on its standard input.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from penstock.spark.source.planner import Planner
 from penstock.spark.tables.contract import BlockId, FileWriter, Position, Sink, StagedBlock
 from tests.spark.kills.job import Job
 from tests.spark.kills.kinds import letters_kind, open_rows
-from tests.spark.kills.marks import Fate, Mark, do
+from tests.spark.kills.marks import Deed, Fate, Mark, kill
 from tests.support.spark_session import local_session
 
 
@@ -36,8 +38,12 @@ class Telling:
         """Be at a mark of the block that begins at a sequence."""
         os.write(self._pipe, f"{mark} {first}\n".encode())
         fate = self._fate
-        if fate is not None and (mark, first) == (fate.mark, fate.first):
-            do(fate.deed, os.getpid())
+        if fate is None or (mark, first) != (fate.mark, fate.first):
+            return
+        if fate.deed is Deed.PAUSE:
+            os.read(sys.stdin.fileno(), 1)
+        else:
+            kill(fate.deed, os.getpid())
 
 
 class TellingSink(Sink):

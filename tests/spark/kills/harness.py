@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -10,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeAlias
 
 from tests.spark.kills.job import Job
-from tests.spark.kills.marks import Deed, Fate, Mark, do
+from tests.spark.kills.marks import Deed, Fate, Mark, kill
 from tests.support.processes import PATIENCE
 from tests.support.repository import ROOT
 
@@ -37,6 +39,7 @@ class Driver:
                 [*command, *arguments],
                 cwd=ROOT,
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=[theirs],
@@ -81,20 +84,42 @@ class Driver:
         Nobody asks for its exit code before all is over: until then its number, which is that of the group its JVM may
         still be in, is given to no other process.
         """
-        do(deed, self._process.pid)
+        kill(deed, self._process.pid)
         while not self._is_over:
             self._hear()
+
+    def pause(self, buffer: Path) -> None:
+        """Stop a driver that waits at a mark, and its JVM, at a moment at which it holds no lock of the buffer.
+
+        Its collector may hold one for a moment. A directory's lock belongs to the host: a host that sleeps leaves no
+        other driver that could wait for it, and one that is killed gives it back.
+        """
+        until = time.monotonic() + PATIENCE
+        self._stop()
+        while not _is_unlocked(buffer):
+            assert time.monotonic() < until, f"the driver never lets go of the locks of {buffer}"
+            os.killpg(self._process.pid, signal.SIGCONT)
+            self._stop()
 
     def go_on(self) -> None:
         """Let it go on after a pause."""
         os.killpg(self._process.pid, signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
 
     def clear_away(self) -> None:
         """Leave nothing of it behind, its JVM neither."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         os.close(self._pipe)
+
+    def _stop(self) -> None:
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # returns when every thread of it has stopped
 
     def _hear(self, patience: float | None = None) -> list[tuple[Mark, int]]:
         """Wait for what it tells next; without an end to the patience it must tell something."""
@@ -108,6 +133,17 @@ class Driver:
         heard = [(Mark(mark), int(first)) for mark, first in (line.decode().split() for line in lines)]
         self.marks += heard
         return heard
+
+
+def _is_unlocked(directory: Path) -> bool:
+    """Whether no process holds a lock of a file in a directory, asked by taking each of them for a moment."""
+    for path in directory.rglob("*.lock"):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+    return True
 
 
 StartDriver: TypeAlias = Callable[..., Driver]

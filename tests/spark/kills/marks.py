@@ -38,17 +38,15 @@ class Deed(StrEnum):
 
     PYTHON = "python"  # SIGKILL for Python alone: its JVM lives on for a while
     GROUP = "group"  # SIGKILL for Python and its JVM
-    PAUSE = "pause"  # SIGSTOP for both
+    PAUSE = "pause"  # the driver waits at the mark, and the test stops both with SIGSTOP
 
 
-def do(deed: Deed, driver: int) -> None:
-    """Do something to a driver, which leads its own group."""
+def kill(deed: Deed, driver: int) -> None:
+    """Kill a driver, which leads its own group."""
     if deed is Deed.PYTHON:
         os.kill(driver, signal.SIGKILL)
-    elif deed is Deed.GROUP:
-        os.killpg(driver, signal.SIGKILL)
     else:
-        os.killpg(driver, signal.SIGSTOP)
+        os.killpg(driver, signal.SIGKILL)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ def test_a_driver_that_sleeps_in_a_block_while_another_finishes_it_leaves_no_tra
     numbers = job.produce_blocks(4)
     sleeper = start_driver(job, Fate(Deed.PAUSE, mark, PER_BLOCK))
     assert sleeper.reaches(mark, PER_BLOCK), sleeper.output[-4000:]
+    sleeper.pause(job.buffer)
     job.pipeline(per_block).run(spark, trigger="available_now")
     files = files_of(job)
 
