@@ -12,6 +12,7 @@ import pytest
 
 from penstock.spark.java_start import sharing_options
 from tests.support.spark_session import skip_without_java
+from tests.support.waiting import until
 
 WHOLE = b"\xf0\x0b\xab\xa8" + b"classes"
 HALF = b"\0\0\0\0" + b"classes"
@@ -180,10 +181,7 @@ def test_a_second_session_takes_sparks_classes_from_the_archive_that_the_first_h
     assert "ArchiveClassesAtExit" in options
     assert shared == 0
     # The JVM ends after its driver, and writes the archive then.
-    deadline = time.monotonic() + 120
-    while "ArchiveClassesAtExit" in sharing_options("", cache):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    until(lambda: "ArchiveClassesAtExit" not in sharing_options("", cache) or None, "the archive", 120)
     options, shared = start("second")
     assert "SharedArchiveFile" in options
     assert shared > 1000

@@ -6,10 +6,7 @@ import importlib.util
 import logging
 import os
 import platform
-import re
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -21,11 +18,11 @@ from penstock.cli.output import counted, say
 from penstock.cli.starting import Starting
 from penstock.core import escaping
 from penstock.errors import PenstockError
+from penstock.spark import OLDEST_JAVA, find_java
 
 if TYPE_CHECKING:
     from penstock.spark import Finding, PipelineFile
 
-_OLDEST_JAVA = 17
 _GET_JAVA = (  # as in scripts/check-java, which an installed package does not have
     "To get it: apt-get install openjdk-17-jre-headless (Debian, Ubuntu), dnf install java-17-openjdk-headless "
     "(Fedora), or brew install openjdk@17 (macOS); then set JAVA_HOME if it is not on the PATH."
@@ -103,15 +100,13 @@ def check_java() -> str:
 
     The error says how to get it.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    java = find_java()
     if java is None:
+        home = os.environ.get("JAVA_HOME")
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
-        raise PenstockError(f"Java was not found {where}, and Spark needs {_OLDEST_JAVA} or newer. {_GET_JAVA}")
-    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)  # noqa: S603  the user's own
-    found = re.search(r'version "(\d+)', shown.stdout + shown.stderr)
-    if found is not None and int(found[1]) < _OLDEST_JAVA:
+        raise PenstockError(f"Java was not found {where}, and Spark needs {OLDEST_JAVA} or newer. {_GET_JAVA}")
+    if java.version is not None and java.version < OLDEST_JAVA:
         raise PenstockError(
-            f"Java {found[1]} ({java}) is too old for Spark, which needs {_OLDEST_JAVA} or newer. {_GET_JAVA}"
+            f"Java {java.version} ({java.path}) is too old for Spark, which needs {OLDEST_JAVA} or newer. {_GET_JAVA}"
         )
-    return "of an unknown version" if found is None else found[1]
+    return "of an unknown version" if java.version is None else str(java.version)

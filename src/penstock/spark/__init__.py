@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from penstock.spark.installed_java import OLDEST_JAVA, find_java
     from penstock.spark.pipeline.block_loop import BlockReport, query_of
     from penstock.spark.pipeline.check import Finding, check_pipeline
     from penstock.spark.pipeline.file import PipelineFile, load_pipeline
@@ -25,6 +26,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "installed_java": "OLDEST_JAVA find_java",
             "pipeline.block_loop": "BlockReport query_of",
             "pipeline.check": "Finding check_pipeline",
             "pipeline.file": "PipelineFile load_pipeline",

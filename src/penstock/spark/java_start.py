@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import shutil
-import subprocess
 import tempfile
 import time
 from contextlib import suppress
@@ -18,8 +15,9 @@ from pathlib import Path
 
 import pyspark
 
+from penstock.spark.installed_java import OLDEST_JAVA, InstalledJava, find_java
+
 _QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
-_OLDEST_JAVA = 17
 _MAGIC = (b"\xa8\xab\x0b\xf0", b"\xf0\x0b\xab\xa8")  # of an archive, in the host's order of bytes; written last
 _MAX_AGE_SECONDS = 30 * 86400.0
 _SETTLED_SECONDS = 20.0
@@ -33,9 +31,9 @@ def sharing_options(given: str = "", cache: Path | None = None) -> str:
     """
     if "SharedArchiveFile" in given or "ArchiveClassesAtExit" in given or "-Xshare" in given:
         return given
-    java = _java()
+    java = find_java()
     folder = _folder() if cache is None else cache
-    if java is None or " " in str(folder):
+    if java is None or java.version is None or java.version < OLDEST_JAVA or " " in str(folder):
         return given
     archive = folder / f"spark-{_key(java)}.jsa"
     try:
@@ -50,27 +48,13 @@ def sharing_options(given: str = "", cache: Path | None = None) -> str:
     return f"{given} {_QUIET} -XX:ArchiveClassesAtExit={_part_of(archive)}".strip()
 
 
-def _java() -> str | None:
-    """What the Java that Spark would start says of itself; None where there is none, or it is too old."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
-    if java is None:
-        return None
-    try:
-        shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=30)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    text = f"{shown.stdout}{shown.stderr}"
-    version = re.search(r'version "(\d+)', text)
-    return f"{java}\n{text}" if version and int(version[1]) >= _OLDEST_JAVA else None
-
-
-def _key(java: str) -> str:
+def _key(java: InstalledJava) -> str:
     """A name for this Java with these jars: an archive is of no use to any other."""
     jars = Path(pyspark.__file__).parent / "jars"
+    both = f"{java.path}\n{java.text}"
     with suppress(OSError):
-        java += f"{jars} {jars.stat().st_mtime_ns}"
-    return f"{pyspark.__version__}-{hashlib.sha256(java.encode()).hexdigest()[:12]}"
+        both += f"{jars} {jars.stat().st_mtime_ns}"
+    return f"{pyspark.__version__}-{hashlib.sha256(both.encode()).hexdigest()[:12]}"
 
 
 def _folder() -> Path:

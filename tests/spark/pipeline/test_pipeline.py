@@ -425,6 +425,7 @@ class OnePass:
     places: Places
     reports: list[BlockReport]
     jobs: list[int]
+    queued: list[list[int]]
     calls: Path
     summary: Summary
 
@@ -436,9 +437,11 @@ def one_pass(spark: Any, new_places: Callable[[str], Places]) -> OnePass:
     calls = places.root / "calls"
     reports: list[BlockReport] = []
     jobs: list[int] = []
+    queued: list[list[int]] = []
 
     def note(report: BlockReport) -> None:
         reports.append(report)
+        queued.append(places.queued())
         context = spark.sparkContext
         group = context.getLocalProperty("spark.jobGroup.id")
         jobs.append(len(context.statusTracker().getJobIdsForGroup(group)))
@@ -454,7 +457,7 @@ def one_pass(spark: Any, new_places: Callable[[str], Places]) -> OnePass:
     )
     with logged():
         summary = pipeline.run(spark, "available_now")
-    return OnePass(places, reports, jobs, calls, summary)
+    return OnePass(places, reports, jobs, queued, calls, summary)
 
 
 def test_rows_and_dead_letters_of_a_block_are_written_by_one_job(one_pass: OnePass) -> None:
@@ -474,6 +477,10 @@ def test_a_listener_gets_a_report_of_each_block_and_may_fail(one_pass: OnePass) 
     assert sum(one.bytes for one in one_pass.reports) == one_pass.summary.bytes
     assert one_pass.summary.blocks == 2
     assert one_pass.reports[0].name.endswith(".default-000000000000")
+
+
+def test_a_listener_is_called_when_its_block_is_acked(one_pass: OnePass) -> None:
+    assert one_pass.queued == [[2, 3], []]
 
 
 def test_letters_that_cannot_be_written_by_a_task_fail_the_run_as_such(spark: Any, tmp_path: Path) -> None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.buffer import BatchDescriptor
 from penstock.core import get_logger
 from penstock.errors import CorruptData, InvalidInput, SinkFailed
 from penstock.spark.pipeline.block_plans import BlockPlans, SmallFiles
-from penstock.spark.pipeline.block_writer import AlreadyThere, BlockWriter, Written
+from penstock.spark.pipeline.block_writer import AlreadyThere, BlockWriter
 from penstock.spark.pipeline.progress import Progress
 from penstock.spark.pipeline.spark_checkpoint import SparkCheckpoint, mark_as_read, read_spark_checkpoint
 from penstock.spark.pipeline.triggers import Trigger
@@ -143,15 +144,20 @@ class BlockLoop:
 
     def _run_block(self, end: int, began: float) -> bool:
         """Write and ack a block; False if that has to begin again."""
-        last = self._planner.batches(self._at, end)[-1]
-        if not self._write(BlockId(self._query, self._at, end, last.location), began, self._there):
+        batches = self._planner.batches(self._at, end)
+        block = BlockId(self._query, self._at, end, batches[-1].location)
+        written = self._write(block, batches, began, self._there)
+        if written is None:
             self._find_position()
             return False
         self._ack(end)
+        self._report(written)
         return True
 
-    def _write(self, block: BlockId, began: float, there: AlreadyThere | None) -> bool:
-        batches = self._planner.batches(block.first, block.end)
+    def _write(
+        self, block: BlockId, batches: Sequence[BatchDescriptor], began: float, there: AlreadyThere | None
+    ) -> BlockReport | None:
+        """Write a block, and return what to report of it once it is acked; None if it was not committed."""
         size = sum(batch.size or 0 for batch in batches)
         options = self._options
         runs: list[Any] = plan_partitions(
@@ -161,12 +167,15 @@ class BlockLoop:
         done = self._writer.write(block, [run for run in runs if isinstance(run, BatchRun)], there)
         if done is None:
             _log.info("block %s was not committed: another driver was faster, or the table has changed", block.name)
-            return False
+            return None
         seconds = self._clock() - began
         if self._admission is not None:
             self._admission.note_block(size, seconds)
-        self._report(block, done, size, seconds)
-        return True
+        waiting, age = self._planner.waiting_from(block.end)
+        return BlockReport(
+            block.name, block.first, block.end, done.rows, size, done.dead, seconds,
+            waiting.batches, waiting.records, waiting.size, age,
+        )  # fmt: skip
 
     def _ack(self, end: int) -> None:
         self._planner.ack_before(end)
@@ -261,6 +270,8 @@ class BlockLoop:
         if old is None or old.end <= self._at:
             return
         block = BlockId(old.query, self._at, old.end, number=old.number)
+        batches = self._planner.batches(block.first, block.end)
+        written: BlockReport | None = None
         if not self._writer.sink.has(block):
             letters, keys = self._writer.letters, self._writer.keys
             there = AlreadyThere(
@@ -268,20 +279,17 @@ class BlockLoop:
                 has_letters=letters is not None and letters.has(block),
                 has_keys=keys is not None and keys.table.has(block),
             )
-            if not self._write(block, self._clock(), there) and not self._writer.sink.has(block):
+            written = self._write(block, batches, self._clock(), there)
+            if written is None and not self._writer.sink.has(block):
                 raise SinkFailed(
                     f"the block {block.name} of the checkpoint was not committed, and is not there: run again"
                 )
-        self._planner.batches(self._at, old.end)
         self._planner.ack_before(old.end)
         self._at = old.end
+        if written is not None:
+            self._report(written)
 
-    def _report(self, block: BlockId, done: Written, size: int, seconds: float) -> None:
-        waiting, age = self._planner.waiting_from(block.end)
-        report = BlockReport(
-            block.name, block.first, block.end, done.rows, size, done.dead, seconds,
-            waiting.batches, waiting.records, waiting.size, age,
-        )  # fmt: skip
+    def _report(self, report: BlockReport) -> None:
         self._progress.note(report)
         try:
             self._on_block(report)
