@@ -192,9 +192,20 @@ def test_a_column_has_a_name(names: list[str]) -> None:
         assert "must be a list of column names, not " in refused(build)
 
 
-@pytest.mark.parametrize("target", [None, 5, b"64m", ["64m"], float("nan")])
-def test_the_target_of_maintenance_is_text(target: Any) -> None:
+@pytest.mark.parametrize("target", [None, 0, -5, 5.0, True, b"64m", ["64m"], float("nan")])
+def test_the_target_of_maintenance_is_a_size(target: Any) -> None:
     assert "target must be a number of bytes such as " in refused(lambda pipeline: pipeline.maintain(target=target))
+
+
+@pytest.mark.parametrize("time", [None, 0, -5, True, "soon", b"1 hour", ["1 hour"], float("nan"), float("inf")])
+def test_the_times_of_a_step_are_times(time: Any) -> None:
+    assert refused(lambda pipeline: pipeline.maintain(time)).startswith("every must be ")
+    assert refused(lambda pipeline: pipeline.deduplicate(["id"], time)).startswith("within must be ")
+
+
+def test_times_and_sizes_may_be_numbers_of_seconds_and_bytes() -> None:
+    pipeline = begun().deduplicate(["id"], within=90).maintain(2.5, target=1 << 20, vacuum_older_than=60)
+    assert pipeline.to_parquet("/data/table") is not pipeline
 
 
 def test_the_own_source_is_recognised_by_any_name_it_has() -> None:

@@ -110,7 +110,7 @@ class Pipeline:
             raise InvalidInput("process takes a schema after parse only: before it there are records, and no columns")
         return self._with(on_records=(*self._plan.on_records, fn))
 
-    def deduplicate(self, keys: Sequence[str], within: str = "1 hour") -> Pipeline:
+    def deduplicate(self, keys: Sequence[str], within: str | float = "1 hour") -> Pipeline:
         """Leave out rows whose keys came before within a time, in the same block or an earlier one.
 
         The time is that at which events came into the buffer. A row with a null among its keys is kept. The keys that
@@ -262,9 +262,15 @@ class Pipeline:
         return self._with(ticks=(*self._plan.ticks, (seconds, fn)))
 
     def maintain(
-        self, every: str = "1 hour", *, target: str = "128m", vacuum_older_than: str | None = None
+        self,
+        every: str | float = "1 hour",
+        *,
+        target: str | int = "128m",
+        vacuum_older_than: str | float | None = None,
     ) -> Pipeline:
         """Compact the table every so often while the pipeline runs: small files into files of about `target`.
+
+        A time is text (`10 minutes`) or a number of seconds, and a size is text (`128m`) or a number of bytes.
 
         With `vacuum_older_than` (`7 days`), files that were replaced that long ago are removed as well. Neither
         disturbs the pipeline or a reader.

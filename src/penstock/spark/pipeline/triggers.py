@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.core import check_seconds
 from penstock.errors import InvalidInput
 
 AVAILABLE_NOW, ASAP = "available_now", "asap"
@@ -32,20 +33,23 @@ class Trigger:
         if word == ASAP:
             return cls()
         try:
-            return cls(interval=interval_of("trigger", word))
+            return cls(interval=interval_of("trigger", word if isinstance(word, str) else None))
         except InvalidInput:
             raise InvalidInput(
                 f"trigger must be {AVAILABLE_NOW}, {ASAP}, or a time such as '10 seconds', not {word!r}"
             ) from None
 
 
-def interval_of(name: str, text: object) -> float:
-    """A time such as `10 seconds` or `1 hour`, in seconds. Raises `InvalidInput` naming the option.
+def interval_of(name: str, time: object) -> float:
+    """A time such as `10 seconds` or `1 hour`, or a number of seconds. Raises `InvalidInput` naming the option.
 
-    >>> interval_of("within", "2 hours")
-    7200.0
+    >>> interval_of("within", "2 hours"), interval_of("within", 90)
+    (7200.0, 90.0)
     """
-    if not isinstance(text, str) or not _INTERVAL.fullmatch(text.strip()) or not float(text.split()[0]) > 0:
-        raise InvalidInput(f"{name} must be a time such as '10 seconds' or '1 hour', not {text!r}")
-    number, unit = text.split()
+    if isinstance(time, int | float):
+        check_seconds(name, time)
+        return float(time)
+    if not isinstance(time, str) or not _INTERVAL.fullmatch(time.strip()) or not float(time.split()[0]) > 0:
+        raise InvalidInput(f"{name} must be a time such as '10 seconds' or '1 hour', or seconds, not {time!r}")
+    number, unit = time.split()
     return float(number) * _SECONDS[unit.lower().rstrip("s")]

@@ -144,17 +144,18 @@ def whole_number(name: str, text: str, least: int = 1) -> int:
     return int(text)
 
 
-def size_in_bytes(name: str, text: object) -> int:
-    """Read a number of bytes: `1048576`, `64m`, `1 GiB`. Raises `InvalidInput` naming the option.
+def size_in_bytes(name: str, size: object) -> int:
+    """Read a number of bytes: 1048576, `64m`, `1 GiB`. Raises `InvalidInput` naming the option.
 
     >>> size_in_bytes("maxBytesPerTrigger", "64m")
     67108864
     """
-    found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
-    size = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
-    if not size:
-        raise InvalidInput(f"{name} must be a number of bytes such as 1048576, 64m or 1g, and at least 1, not {text!r}")
-    return size
+    text = size.strip() if isinstance(size, str) else "" if isinstance(size, bool) else str(size)
+    found = _SIZE.fullmatch(text)
+    number = int(found[1]) * _UNITS[(found[2] or "").lower()] if found else 0
+    if not number:
+        raise InvalidInput(f"{name} must be a number of bytes such as 1048576, 64m or 1g, and at least 1, not {size!r}")
+    return number
 
 
 def _seconds(name: str, text: str) -> float:
