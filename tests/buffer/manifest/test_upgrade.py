@@ -75,6 +75,19 @@ def test_sizes_are_asked_of_the_store(counted: Counted) -> None:
     assert [entry.size for entry in Manifest.read(counted).entries] == [3, None, 5]
 
 
+@pytest.mark.parametrize("count", [3, 3000])
+def test_how_many_events_wait_is_not_known_before_what_was_upgraded_is_read(counted: Counted, count: int) -> None:
+    version_1(counted, count)
+    upgrade(counted)
+    with Producer(counted) as producer:
+        producer.produce([b"a", b"b"]).result()
+
+    with Consumer(counted, ConsumerConfig(gc=False)) as consumer:
+        waiting = [consumer.waiting_from(start) for start in (0, count - 1, count, count + 1)]
+
+    assert [(one.batches, one.records) for one in waiting] == [(count + 1, None), (2, None), (1, 2), (0, 0)]
+
+
 def test_a_second_upgrade_changes_nothing(counted: Counted) -> None:
     version_1(counted, 3)
     upgrade(counted)

@@ -119,16 +119,20 @@ class NativeState:
         )
 
     def waiting_from(self, start: int) -> Waiting:
-        """What waits: of a segment that is read in part, its share."""
+        """What waits: of a segment that is read in part, its share. An upgrade counted no events."""
         records = size = 0.0
+        is_counted = True
         for held in self.head.segments:
-            share = (held.last + 1 - max(start, held.first)) / (held.last + 1 - held.first)
+            entries = held.last + 1 - held.first
+            share = (held.last + 1 - max(start, held.first)) / entries
             if share > 0:
                 records, size = records + held.records * share, size + held.size * share
-        entries = [entry for entry in self.head.tail if entry.sequence >= start]
-        records += sum(entry.records or 0 for entry in entries)
-        size += sum(entry.size or 0 for entry in entries)
-        return Waiting(max(self.next_sequence - start, 0), round(records), round(size))
+                is_counted = is_counted and held.records >= entries  # a batch that was counted has one event at least
+        tail = [entry for entry in self.head.tail if entry.sequence >= start]
+        is_counted = is_counted and all(entry.records is not None for entry in tail)
+        records += sum(entry.records or 0 for entry in tail)
+        size += sum(entry.size or 0 for entry in tail)
+        return Waiting(max(self.next_sequence - start, 0), round(records) if is_counted else None, round(size))
 
     # Who uses it.
 
