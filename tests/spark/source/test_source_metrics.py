@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from penstock import Producer
+from penstock.buffer import Waiting
+from penstock.spark.source.admission import Admission
 from penstock.spark.source.schemas import UNPARSED
 from penstock.spark.source.source_metrics import source_metrics
 from tests.support.backlogs import Backlog, plan
@@ -50,15 +53,36 @@ def test_nothing_waits_when_all_is_planned(backlog: Backlog) -> None:
     }
 
 
+def test_all_that_waits_is_counted_before_a_list_of_batches_was_read(backlog: Backlog, manifest: str) -> None:
+    backlog.put([b"a", b"b"], [b"c"])
+    reader = backlog.stream_reader()
+
+    metrics = reader.reportLatestOffset()["metrics"]
+
+    counts = (None, None) if manifest == "opendata" else (3, sum(backlog.sizes()))
+    assert (metrics["backlogBatches"], metrics["backlogEvents"], metrics["backlogBytes"]) == (2, *counts)
+    assert metrics["backlogSeconds"] is None  # the age is in the list
+
+
 def test_the_seconds_are_the_age_of_the_oldest_that_waits(backlog: Backlog) -> None:
     with Producer(backlog.store) as producer:
         producer.produce([b"a"])
     (entry,) = backlog.entries()
-    now = entry.metadata[0].ingestion_time_ms / 1000 + 12.5
+    came = entry.metadata[0].ingestion_time_ms / 1000
+    reader = backlog.stream_reader(pollInterval=0)
+    reader.prepareForTriggerAvailableNow()  # looks at the manifest, and plans nothing
 
-    metrics = source_metrics([entry], 1, byte_budget=None, held_seconds=0, now=now)
+    before = time.time()
+    metrics = reader.reportLatestOffset()["metrics"]
 
-    assert metrics["backlogSeconds"] == 12.5
+    assert round(before - came, 3) <= metrics["backlogSeconds"] <= round(time.time() - came, 3)
+
+
+def test_how_long_memory_held_blocks_is_shown() -> None:
+    admission = Admission()
+    admission.held_seconds = 1.23456
+
+    assert source_metrics(Waiting(0, 0, 0), None, admission)["heldSeconds"] == 1.235
 
 
 @needs_spark(4, 2, "a reader cannot report how far the queue goes before 4.2")

@@ -23,11 +23,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.engine import ByteBudgetConfig
-from penstock.spark.source.admission import Admission
 from penstock.spark.source.options import ReadOptions
-from penstock.spark.source.partitions import BatchRun, plan_partitions
-from penstock.spark.source.planner import Planner
-from penstock.spark.source.reading import Rows, read_run
+from penstock.spark.source.reading import Rows
+from penstock.spark.source.stream_blocks import StreamBlocks
 from penstock.spark.versions import DataSourceStreamReader, InputPartition
 
 
@@ -39,61 +37,45 @@ class CommitStreamReader(DataSourceStreamReader):
     """
 
     def __init__(self, options: ReadOptions, rows: Rows, cores: int, budget: ByteBudgetConfig) -> None:
-        self._options = options
-        self._rows = rows
-        self._cores = cores
-        self._budget = budget
-        self._planner: Planner | None = None
-        self._admission: Admission | None = None
+        self._blocks = StreamBlocks(options, rows, cores, budget if options.self_regulation_is_asked else None)
         self._end: int | None = None  # of the last block that Spark knows of
         self._planned: int | None = None  # the end of the last block that was planned here, until it is acked
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's names, here and below
-        """The first entry that is not acked: it stays so until block 0 is committed."""
-        planner = self._plan()
-        return planner.offset(planner.first_sequence)
+        """The first entry that is not acked."""
+        return self._blocks.first_offset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802  as these versions have it
         """Choose where the next block ends. It starts where the last one ended, which is committed by now.
 
         Where none was planned, and Spark has not said where an earlier run was, the query is new.
         """
-        planner = self._plan()
+        planner = self._blocks.planner
         if self._planned is not None:
             planner.ack_before(self._planned)
             self._planned = None
-        if self._admission is not None:
-            self._admission.note_call()
         start = planner.first_sequence if self._end is None else self._end
-        has_looked = planner.look()
-        if planner.next_sequence <= start:
-            if self._admission is not None and has_looked:
-                self._admission.note_idle()
-            return planner.offset(start)
-        budget = None if self._admission is None else self._admission.wait(lambda: False)
-        self._end, size = planner.end_within(start, planner.next_sequence, budget)
-        if self._admission is not None:
-            self._admission.note_planned(size)
-        return planner.offset(self._end)
+        end = self._blocks.end_from(start)
+        if end > start:
+            self._end = end
+        return planner.offset(end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The batches of a block, cut into partitions; of none, where Spark says where the query was."""
-        planner = self._plan()
+        planner = self._blocks.planner
         first, self._end = planner.sequence_of(start), planner.sequence_of(end)
-        batches = planner.batches(first, self._end)
+        partitions = self._blocks.partitions(start, end)
         if first < self._end:
             self._planned = self._end
-        options = self._options
-        return plan_partitions(batches, options.target_partition_bytes, self._cores, may_cut=options.may_cut_batches)
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition."""
-        if isinstance(partition, BatchRun):
-            yield from read_run(partition, self._options, self._rows)
+        return self._blocks.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Ack everything before `end`: its block is in Spark's commit log."""
-        planner = self._plan()
+        planner = self._blocks.planner
         sequence = planner.sequence_of(end)
         if sequence > planner.first_sequence:
             planner.ack_before(sequence)
@@ -101,13 +83,4 @@ class CommitStreamReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         """End the collector of a reader that planned. Spark does not call it: it kills the process at a query's end."""
-        planner, self._planner = self._planner, None
-        if planner is not None:
-            planner.close()
-
-    def _plan(self) -> Planner:
-        if self._planner is None:
-            self._planner = Planner(self._options)
-            if self._options.self_regulation_is_asked:
-                self._admission = Admission(config=self._budget)
-        return self._planner
+        self._blocks.close()

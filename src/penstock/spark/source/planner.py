@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -85,11 +84,6 @@ class Planner:
                 f"(its first entry is {first}): the checkpoint is older than the acks, and what is between "
                 "is gone; was it restored, or did another query read this group?"
             )
-
-    def known_from(self, start: int) -> list[BatchDescriptor]:
-        """The batches from a sequence on, as far as they were read from the manifest."""
-        known = map(self._known.get, range(start, self.next_sequence))
-        return list(itertools.takewhile(lambda batch: batch is not None, known))  # type: ignore[arg-type]
 
     def collect_if_due(self) -> None:
         """Collect, if no process did for a while: a run that ends never comes to the collector's first interval."""

@@ -8,38 +8,25 @@ they are in that one, under the source's `latestOffset`.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Any
 
-from penstock.buffer import BatchDescriptor
+from penstock.buffer import Waiting
+from penstock.spark.source.admission import Admission
 
 
-def source_metrics(
-    waiting: Sequence[BatchDescriptor],
-    batches: int,
-    *,
-    byte_budget: int | None,
-    held_seconds: float,
-    now: float | None = None,
-) -> dict[str, Any]:
-    """What is behind the last block: so many batches, of which the first are known.
+def source_metrics(waiting: Waiting, oldest_seconds: float | None, admission: Admission | None) -> dict[str, Any]:
+    """What waits behind the last block, and the age of the oldest of it; the budget, if there is one.
 
-    Events and bytes are of those; they are None where the manifest does not say (version 1). The seconds are the age of
-    the oldest.
+    Numbers that are not known are None: events and bytes on a manifest of version 1, and the age where the first batch
+    that waits has not been read from the manifest yet. Spark asks for them some 80 times a second while it idles, so
+    they are those of the head of the manifest, and no list of batches is read for them.
     """
-    now = time.time() if now is None else now
-    times = [item.ingestion_time_ms for batch in waiting[:1] for item in batch.metadata]
+    age = 0.0 if not waiting.batches else oldest_seconds
     return {
-        "backlogBatches": batches,
-        "backlogEvents": _sum([batch.records for batch in waiting]),
-        "backlogBytes": _sum([batch.size for batch in waiting]),
-        "backlogSeconds": round(max(now - min(times) / 1000, 0.0), 3) if times else 0.0 if not batches else None,
-        "budgetBytes": byte_budget,
-        "heldSeconds": round(held_seconds, 3),
+        "backlogBatches": waiting.batches,
+        "backlogEvents": waiting.records,
+        "backlogBytes": waiting.size,
+        "backlogSeconds": None if age is None else round(age, 3),
+        "budgetBytes": None if admission is None else admission.byte_budget,
+        "heldSeconds": 0.0 if admission is None else round(admission.held_seconds, 3),
     }
-
-
-def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
