@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ import pytest
 from penstock import Consumer, ConsumerConfig, Producer, ProducerConfig, Record
 from penstock.buffer import Groups
 from penstock.records import records_from_arrow
-from tests.support.command import Here
+from tests.support.command import MAIN, Here
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyspark")
 
@@ -97,6 +101,25 @@ def test_letters_are_chosen_by_reason_stage_and_time(letters: str, here: Here, w
     assert len(each(here, letters, *words)) == count
 
 
+def test_where_no_letter_matches_the_stages_that_there_are_are_named(letters: str, buffer: str, here: Here) -> None:
+    shown = here("dlq", "list", letters, "--stage", "prase")
+    assert shown.out == "0 of 4 dead letters (of the stages parse, process) match, 0 replayed\n"
+    assert here("dlq", "list", letters, "--stage", "prase", "--each").out.startswith("0 of 4 dead letters ")
+    assert here("dlq", "list", letters, "--stage", "parse").out.endswith("3 of 4 dead letters match, 0 replayed\n")
+    done = here("dlq", "replay", letters, "--to", buffer, "--stage", "prase")
+    assert done.out.splitlines()[1:] == ["  no letter in the table matches"]
+
+
+def test_a_long_reason_is_cut_in_a_table_and_whole_in_json(tmp_path: Path, here: Here) -> None:
+    url, reason = str(tmp_path / "letters"), "why " * 100
+    put_letters(open_table(None, url), [{"reason": reason}])
+    for words in ([], ["--each"]):
+        shown = here("dlq", "list", url, *words).out
+        assert "why why" in shown
+        assert shown.count("why") < 40
+    assert each(here, url)[0]["reason"] == reason
+
+
 def test_listing_writes_nothing(letters: str, here: Here, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     here("dlq", "list", letters)
@@ -143,6 +166,25 @@ def test_bytes_are_shown_as_hexadecimal_and_a_repeated_key_as_it_is(letters: str
     assert here("dlq", "show", letters, binary["id"], "--raw").raw == b"\x00\xff"
     [twice] = each(here, letters, "--reason", "twice")
     assert here("dlq", "show", letters, twice["id"]).out.endswith('{"id": 1, "id": 2}\n')
+
+
+def test_json_is_shown_with_the_numbers_and_texts_that_the_payload_has(tmp_path: Path, here: Here) -> None:
+    url = str(tmp_path / "letters")
+    payload = rb'{"a":[1e400,0.10000000000000000001,{}],"b":"\u00e9 {,}\"","c":[]}'
+    put_letters(open_table(None, url), [{"payload": payload}])
+    [letter] = each(here, url)
+    lines = here("dlq", "show", url, letter["id"]).out.splitlines()
+    assert lines[lines.index("{") :] == [
+        "{",
+        '  "a": [',
+        "    1e400,",
+        "    0.10000000000000000001,",
+        "    {}",
+        "  ],",
+        r'  "b": "\u00e9 {,}\"",',
+        '  "c": []',
+        "}",
+    ]
 
 
 def test_a_letter_as_json(letters: str, here: Here) -> None:
@@ -251,6 +293,61 @@ def test_a_function_can_repair_letters_and_leave_them(
     wrong = json.loads(here("dlq", "replay", letters, "--to", buffer, "--fix", "dlq_fixes:wrong", "--json").out)
     assert (wrong["replayed"], wrong["failed"], wrong["skipped"]) == (0, 2, 2)
     assert "it returned int" in next(iter(wrong["failures"].values()))
+
+
+FRAGILE = """
+from penstock import Record
+
+class Bytes(bytes):
+    pass
+
+def leave(letter):
+    raise SystemExit(3)
+
+def subclass(letter):
+    return Record(Bytes(letter.payload), key=Bytes(b"k"))
+"""
+
+
+def test_a_function_that_exits_fails_for_that_letter_and_one_that_returns_a_kind_of_bytes_does_not(
+    letters: str, buffer: str, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fragile_fixes.py").write_text(FRAGILE)
+    monkeypatch.chdir(tmp_path)
+    left = json.loads(here("dlq", "replay", letters, "--to", buffer, "--fix", "fragile_fixes:leave", "--json").out)
+    assert (left["replayed"], left["failed"]) == (0, 4)
+    assert next(iter(left["failures"].values())) == "SystemExit: 3"
+    done = json.loads(here("dlq", "replay", letters, "--to", buffer, "--fix", "fragile_fixes:subclass", "--json").out)
+    assert (done["replayed"], done["failed"]) == (4, 0)
+    assert {event.key for event in events(buffer)} == {b"k"}
+
+
+def test_a_letter_that_cannot_be_an_event_holds_up_no_other(tmp_path: Path, buffer: str, here: Here) -> None:
+    url = str(tmp_path / "letters")
+    put_letters(open_table(None, url), [{"headers": [{"key": "h", "value": None}]}, {"payload": b"fine"}])
+    done = here("dlq", "replay", url, "--to", buffer)
+    assert done.status == 1
+    assert "  1 failed, and left" in done.out
+    assert [event.value for event in events(buffer)] == [b"fine"]
+
+
+def test_a_replay_that_is_interrupted_says_that_it_can_be_run_again(
+    letters: str, buffer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waiting_fixes.py").write_text(
+        "import sys\n\ndef wait(letter):\n    open('begun', 'w').close()\n    sys.stdin.read()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["dlq", "replay", letters, "--to", buffer, "--fix", "waiting_fixes:wait"]
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_until((tmp_path / "begun").exists)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert said.startswith("penstock: interrupted. Run the same command again")
 
 
 def test_whole_batches_are_no_events(tmp_path: Path, buffer: str, here: Here) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock import peek
 from penstock.buffer import Groups
+from penstock.errors import NotFound
 from tests.support.command import Here
 
 pytest.importorskip("pyspark")
@@ -58,3 +59,29 @@ def test_letters_are_listed_compacted_and_replayed_once(tmp_path: Path, here: He
     events = peek(buffer, 100)
     assert sorted(event.value for event in events) == [b"0", b"1", b"2", b"{", b"{", b"{"]
     assert {(event.key, event.headers) for event in events if event.value == b"0"} == {(b"k", (("h", b"v"),))}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_reader_whose_files_are_removed_is_told_to_begin_again(tmp_path: Path, here: Here, kind: str) -> None:
+    table, words = typed(kind, tmp_path)
+    put_letters(table, [{}])
+    for file in tmp_path.rglob("*.parquet"):
+        if file.parent.name != "_delta_log":
+            file.unlink()
+    with pytest.raises(NotFound, match="could not read the "):
+        list(table.rows())
+    assert here("dlq", "list", *words).is_error("could not read the ")
+
+
+def test_a_wrong_warehouse_is_one_line_and_is_not_created(tmp_path: Path, here: Here) -> None:
+    typed("iceberg", tmp_path)
+    catalog = ["--catalog", f"warehouse={tmp_path / 'lkae'}"]
+    for words in (["dlq", "list"], ["table", "show"], ["table", "vacuum"]):
+        assert here(*words, "lake.web.letters", *catalog).is_error("there is no Iceberg catalog in ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lake"]
+
+
+def test_a_name_without_a_catalog_is_answered_with_how_to_give_one(here: Here) -> None:
+    shown = here("dlq", "list", "lake.web.letters")
+    assert shown.is_error("there is no table at lake.web.letters: there is no such directory")
+    assert "give its catalog, such as --catalog warehouse=/data/lake" in shown.err

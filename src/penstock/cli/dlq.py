@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
-import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import counted, escaped_line, say, say_json, show
+from penstock.cli.letter_text import iso_time, letter_json, letter_rows, payload_lines, shown_time
+from penstock.cli.output import counted, say, say_json, show
 from penstock.cli.places import MANIFEST_PATH, AsJson, ManifestPath, StorageOptions, open_with
 from penstock.cli.table_places import CatalogOptions, TableKind, TablePlace, moment_of, open_table_at
 from penstock.errors import InvalidInput
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 dlq_app = typer.Typer(help="Look at dead letters, and send them into a buffer again.", no_args_is_help=True)
 
 _MAX_REASONS = 10_000  # that are counted one by one; what comes after is counted together
-_MAX_SHOWN_BYTES = 64 << 10
-_HEX_BYTES_PER_LINE = 16
+_MAX_REASON_CHARACTERS = 120  # in a table, where a longer one would take many lines; --json and `show` have all of it
+_EXAMPLE_DIGITS = 10  # of an id: enough for `show`, and a column that fits
 
 Reason = Annotated[
     str | None,
@@ -82,7 +81,7 @@ def list_letters(
     opened = open_table_at(where, kind, catalog, storage_options)
     which = _filter(reason, stage, since)
     replayed = {one for plan in Ledger(opened.notes()).plans() for one in plan.ids}
-    found = _matching(opened.rows, which)
+    found = _Letters(opened.rows(), which)
     if each:
         _list_each(found, replayed, most, as_json=as_json)
         return
@@ -94,10 +93,10 @@ def list_letters(
         count = counts.setdefault(name, ReasonCount(*name, letter.id))
         count.add(letter, is_replayed=letter.id in replayed)
     ordered = sorted(counts.values(), key=lambda one: (-one.letters, one.reason, one.stage))
-    total, gone = sum(one.letters for one in ordered), sum(one.replayed for one in ordered)
+    gone = sum(one.replayed for one in ordered)
     if as_json:
-        reasons = [asdict(one) | {"first": _iso(one.first), "last": _iso(one.last)} for one in ordered[:most]]
-        say_json({"letters": total, "replayed": gone, "distinct_reasons": len(ordered), "reasons": reasons})
+        reasons = [asdict(one) | {"first": iso_time(one.first), "last": iso_time(one.last)} for one in ordered[:most]]
+        say_json({"letters": found.matching, "replayed": gone, "distinct_reasons": len(ordered), "reasons": reasons})
         return
     if ordered:
         rows = [
@@ -105,17 +104,17 @@ def list_letters(
                 str(one.letters),
                 str(one.replayed),
                 one.stage,
-                one.reason,
-                _shown(one.first),
-                _shown(one.last),
-                one.example,
+                _cut(one.reason),
+                shown_time(one.first),
+                shown_time(one.last),
+                one.example[:_EXAMPLE_DIGITS],
             ]
             for one in ordered[:most]
         ]
         show(["letters", "replayed", "stage", "reason", "first", "last", "for example"], rows)
     if len(ordered) > most:
         say(f"and {counted(len(ordered) - most, 'more reason')}; --most shows more")
-    say(f"{counted(total, 'dead letter')}, {gone} replayed")
+    say(f"{found.counted()}, {gone} replayed")
 
 
 @dlq_app.command("show")
@@ -134,7 +133,7 @@ def show_letter(
     from penstock.spark import Filter, Ledger
 
     opened = open_table_at(where, kind, catalog, storage_options)
-    found = [letter for letter in _matching(opened.rows, Filter()) if letter.id.startswith(letter_id)]
+    found = [letter for letter in _Letters(opened.rows(), Filter()) if letter.id.startswith(letter_id)]
     found = [letter for letter in found if letter.id == letter_id] or found
     if not letter_id or not found:
         raise InvalidInput(
@@ -149,11 +148,11 @@ def show_letter(
     plan = next((plan for plan in Ledger(opened.notes()).plans() if letter.id in plan.ids), None)
     replayed = None if plan is None else {"to": plan.buffer_url, "at": plan.at, "done": plan.is_done}
     if as_json:
-        say_json(_letter_json(letter) | {"replayed": replayed})
+        say_json(letter_json(letter) | {"replayed": replayed})
         return
-    for name, value in _letter_rows(letter, replayed):
+    for name, value in letter_rows(letter, replayed):
         say(f"{name:<10} {value}")
-    for line in _payload_lines(letter.payload):
+    for line in payload_lines(letter.payload):
         say(line)
 
 
@@ -194,7 +193,11 @@ def replay_letters(
     function = None if fix is None else _function(fix)
     opened = open_table_at(where, kind, catalog, storage_options)
     target = Target(open_with(to, to_options), path)
-    done = Replay(opened, target, function).run(_filter(reason, stage, since), dry_run=dry_run)
+    try:
+        done = Replay(opened, target, function).run(_filter(reason, stage, since), dry_run=dry_run)
+    except KeyboardInterrupt:
+        say("penstock: interrupted. Run the same command again: it goes on, and sends each letter once", err=True)
+        raise
     if as_json:
         say_json(asdict(done) | {"failures": dict(done.failures), "dry_run": dry_run})
     else:
@@ -210,103 +213,56 @@ def _filter(reason: str | None, stage: str | None, since: str | None) -> Filter:
     return Filter(reason, stage, None if since is None else moment_of("--since", since, datetime.now(UTC)))
 
 
-def _matching(rows: Callable[[], Iterator[Any]], which: Filter) -> Iterator[StoredLetter]:
-    from penstock.spark import letters_in
+class _Letters:
+    """The letters of a table that match, one after the other, and how many there are."""
 
-    matches = which.matcher()
-    return (letter for letter in letters_in(rows()) if matches(letter))
+    def __init__(self, rows: Iterator[Any], which: Filter) -> None:
+        self._rows = rows
+        self._matches = which.matcher()
+        self.matching = 0
+        self._others: Counter[str] = Counter()  # of each stage
+
+    def __iter__(self) -> Iterator[StoredLetter]:
+        from penstock.spark import letters_in
+
+        for letter in letters_in(self._rows):
+            if self._matches(letter):
+                self.matching += 1
+                yield letter
+            else:
+                self._others[letter.stage] += 1
+
+    def counted(self) -> str:
+        """How many match, in words, and of how many where that is not all; if none does, which stages there are."""
+        if not self._others:
+            return counted(self.matching, "dead letter")
+        total = self.matching + self._others.total()
+        stages = "" if self.matching else f" (of the stages {', '.join(sorted(self._others))})"
+        return f"{self.matching} of {counted(total, 'dead letter')}{stages} match"
 
 
-def _list_each(letters: Iterator[StoredLetter], replayed: set[str], most: int, *, as_json: bool) -> None:
-    first, total = list[Any](), 0
+def _list_each(letters: _Letters, replayed: set[str], most: int, *, as_json: bool) -> None:
+    first: list[StoredLetter] = []
     for letter in letters:
-        total += 1
         if len(first) < most:
             first.append(letter)
     if as_json:
-        say_json([_letter_json(letter) | {"is_replayed": letter.id in replayed} for letter in first])
+        say_json([letter_json(letter) | {"is_replayed": letter.id in replayed} for letter in first])
+        return
+    if not first:
+        say(letters.counted())
         return
     rows = [
-        [one.id, _shown(one.at), one.stage, one.reason, "yes" if one.id in replayed else "no"]
-        for one in cast("list[StoredLetter]", first)
+        [one.id, shown_time(one.at), one.stage, _cut(one.reason), "yes" if one.id in replayed else "no"]
+        for one in first
     ]
     show(["id", "set aside", "stage", "reason", "replayed"], rows)
-    if total > most:
-        say(f"and {total - most} more; --most shows more")
+    if letters.matching > most:
+        say(f"and {letters.matching - most} more; --most shows more")
 
 
-def _letter_json(letter: StoredLetter) -> dict[str, Any]:
-    return {
-        "id": letter.id,
-        "at": _iso(letter.at),
-        "stage": letter.stage,
-        "reason": letter.reason,
-        "sequence": letter.sequence,
-        "index": letter.index,
-        "timestamp_ms": letter.timestamp_ms,
-        **_bytes_json("key", letter.key),
-        "headers": [{"name": name, **_bytes_json("value", value)} for name, value in letter.headers or ()],
-        **_bytes_json("payload", letter.payload),
-    }
-
-
-def _bytes_json(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Bytes as text, or as base64 under another name where they are none: as `penstock consume --json` has them."""
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data or b"").decode()}
-
-
-def _letter_rows(letter: StoredLetter, replayed: dict[str, Any] | None) -> list[tuple[str, str]]:
-    origin = "not known: a function before it may have changed the records"
-    if letter.sequence is not None:
-        event = "the whole batch" if letter.index is None else f"event {letter.index}"
-        origin = f"batch {letter.sequence}, {event}"
-    rows = [
-        ("id", letter.id),
-        ("set aside", _shown(letter.at)),
-        ("stage", letter.stage),
-        ("reason", letter.reason),
-        ("from", origin),
-        ("key", "none" if letter.key is None else escaped_line(letter.key).decode()),
-    ]
-    rows += [("header", f"{name}: {escaped_line(value).decode()}") for name, value in letter.headers or ()]
-    if replayed is not None:
-        into = f"into {replayed['to']}, at {replayed['at']}"
-        rows.append(("replayed", into if replayed["done"] else f"{into}, begun and not finished"))
-    size = "none" if letter.payload is None else counted(len(letter.payload), "byte")
-    return [*rows, ("payload", size)]
-
-
-def _payload_lines(payload: bytes | None) -> Iterator[str]:
-    """A payload as people read it: JSON with indents, text, or hexadecimal."""
-    if not payload:
-        return
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is not None and len(payload) <= _MAX_SHOWN_BYTES:
-        with suppress(ValueError, RecursionError):  # the reason may be that it is no JSON, or has a key twice
-            text = json.dumps(json.loads(text, object_pairs_hook=_unique), indent=2, ensure_ascii=False)
-    shown = payload[:_MAX_SHOWN_BYTES]
-    if text is not None and all(char.isprintable() or char in "\n\r\t" for char in text[:_MAX_SHOWN_BYTES]):
-        yield from text[:_MAX_SHOWN_BYTES].expandtabs().splitlines()
-    else:
-        for start in range(0, len(shown), _HEX_BYTES_PER_LINE):
-            piece = shown[start : start + _HEX_BYTES_PER_LINE]
-            ascii_text = "".join(chr(one) if 32 <= one < 127 else "." for one in piece)
-            yield f"{start:08x}  {piece.hex(' '):<{3 * _HEX_BYTES_PER_LINE}} {ascii_text}"
-    if len(payload) > _MAX_SHOWN_BYTES:
-        yield f"and {len(payload) - _MAX_SHOWN_BYTES} bytes more: --raw writes them all"
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key is there twice")
-    return found
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _MAX_REASON_CHARACTERS else f"{reason[: _MAX_REASON_CHARACTERS - 1]}…"
 
 
 def _replay_lines(done: Replayed, url: str, *, dry_run: bool) -> Iterator[str]:
@@ -318,10 +274,12 @@ def _replay_lines(done: Replayed, url: str, *, dry_run: bool) -> Iterator[str]:
         (done.left_by_fix, "left by the fix function"),
         (done.without_payload, "without a payload, and left"),
         (done.whole_batches, "of the stage fetch, which are no events, and left: --stage fetch sends them"),
-        (done.failed, "left, because the fix function failed"),
+        (done.failed, "failed, and left"),
     ):
         if count:
             yield f"  {count} {why}"
+    if not done.matching:
+        yield "  no letter in the table matches"
     for letter_id, why in done.failures:
         yield f"  {letter_id}: {why}"
 
@@ -343,11 +301,3 @@ def _function(named: str) -> Callable[[StoredLetter], Any]:
     if not callable(found):
         raise InvalidInput(f"--fix {named} is no function: there is no {name} in {module}, or it cannot be called")
     return cast("Callable[[StoredLetter], Any]", found)
-
-
-def _shown(at: datetime | None) -> str:
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

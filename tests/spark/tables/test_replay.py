@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import open_store, peek
+from penstock import Record, open_store, peek
 from penstock.buffer import Groups
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore
@@ -21,7 +21,7 @@ pytest.importorskip("pyspark")
 from penstock.spark.tables.existing import OpenedTable, open_existing
 from penstock.spark.tables.letters import replay
 from penstock.spark.tables.letters.ledger import Ledger
-from penstock.spark.tables.letters.letter import Filter
+from penstock.spark.tables.letters.letter import Filter, StoredLetter
 from penstock.spark.tables.letters.replay import Replay, Target
 from penstock.spark.tables.parquet.table import open_table
 from tests.support.plain_tables import put_letters
@@ -133,8 +133,45 @@ def test_what_was_begun_into_another_buffer_has_to_be_finished_there(tmp_path: P
     Groups(other).create("audit")
     with pytest.raises(InvalidInput, match=f"a replay of 4 letters into {stage.buffer} was begun"):
         Replay(stage.opened(), Target(open_store(other), MANIFEST)).run(Filter())
-    assert stage.replay().run(Filter()).finished == 4
+    with pytest.raises(InvalidInput, match=r"gone for good, remove memory://.*/plans/000000000000"):
+        Replay(stage.opened(), Target(open_store(other), MANIFEST)).run(Filter(), dry_run=True)
+    done = stage.replay().run(Filter())
+    assert (done.replayed, done.finished, done.skipped) == (LETTERS, 4, 0)
     assert stage.events() == ONCE
+
+
+def test_a_plan_for_a_buffer_that_is_gone_can_be_removed(tmp_path: Path, fresh_name: str) -> None:
+    stage = Stage(tmp_path, fresh_name)
+    with pytest.raises(Killed):
+        stage.replay(lambda store: Dying(store, Writes(2, after=True))).run(Filter())
+    open_store(stage.notes).delete(["plans/000000000000"])
+    stage.buffer = f"memory://{fresh_name}-other"
+    Groups(stage.buffer).create("audit")
+    assert stage.replay().run(Filter()).replayed == LETTERS
+    assert stage.events() == ONCE
+
+
+def test_an_event_that_the_buffer_cannot_take_is_in_no_plan(tmp_path: Path, fresh_name: str) -> None:
+    """A plan that cannot be appended would hold up every letter after it, for ever."""
+    stage = Stage(tmp_path, fresh_name)
+    target = Target(open_store(stage.buffer), MANIFEST)
+    target.max_event_bytes = 100
+
+    def fix(letter: StoredLetter) -> Record:
+        value = letter.payload or b""
+        return Record(value, headers=[("h", b"x" * 100)]) if value == b"3" else Record(value)
+
+    done = Replay(stage.opened(), target, fix).run(Filter())
+    assert (done.replayed, done.failed) == (LETTERS - 1, 1)
+    assert "118 bytes is too large for the buffer" in done.failures[0][1]
+    assert stage.events() == ONCE - Counter({b"3": 1})
+
+
+def test_keys_and_headers_count_for_the_size_of_a_plan(tmp_path: Path, fresh_name: str) -> None:
+    stage = Stage(tmp_path, fresh_name)
+    fix = lambda letter: Record(letter.payload or b"", key=b"k" * (5 << 20))  # noqa: E731
+    Replay(stage.opened(), Target(open_store(stage.buffer), MANIFEST), fix).run(Filter())
+    assert [len(plan.ids) for plan in Ledger(open_store(stage.notes)).plans()] == [2] * 5
 
 
 def test_a_plan_that_is_done_keeps_no_payloads(tmp_path: Path, fresh_name: str) -> None:

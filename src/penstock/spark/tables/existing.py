@@ -76,15 +76,26 @@ def open_existing(
 
 def _open_iceberg(name: str, catalog: Mapping[str, str] | None, options: Mapping[str, str]) -> OpenedTable:
     check_library(TableKind.ICEBERG, "an Iceberg table")
+    from penstock.spark.tables.iceberg.catalogs import embedded_catalog
     from penstock.spark.tables.iceberg.table import open_iceberg
 
+    database = embedded_catalog(catalog or {})
+    if database is not None and not os.path.exists(database):  # opening it would create one
+        raise InvalidInput(f"there is no Iceberg catalog in {os.path.dirname(database)}: is the warehouse right?")
     table = open_iceberg(name, catalog=catalog or None)
     return OpenedTable("iceberg", table, *_beside(table.location.replace("s3a://", "s3://", 1), options))
 
 
 def _check_place(url: str) -> None:
-    if _is_local(url) and not os.path.isdir(local_path(url)):
-        raise InvalidInput(f"there is no table at {redact(url)}: there is no such directory")
+    if not _is_local(url) or os.path.isdir(local_path(url)):
+        return
+    problem = f"there is no table at {redact(url)}: there is no such directory"
+    if _NAME.fullmatch(url):
+        problem += (
+            ". If it is the name of an Iceberg table, give its catalog, such as --catalog warehouse=/data/lake; or "
+            "--kind iceberg, where PyIceberg is configured"
+        )
+    raise InvalidInput(problem)
 
 
 def _in_memory(url: str) -> ParquetTable:

@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 from pyspark.sql.types import StructType
 
 from penstock.core import get_logger, printable
-from penstock.errors import Conflict, InvalidInput, StorageError
+from penstock.errors import Conflict, InvalidInput, NotFound, StorageError
 from penstock.spark.tables.contract import BlockId, Position
 from penstock.spark.tables.delta.features import check_readable, check_writable
 from penstock.spark.tables.delta.files import StagedFile
@@ -217,6 +217,8 @@ class DeltaLog:
             yield
         except CommitFailedError as error:
             failure = Conflict(self._message(what, error))
+        except FileNotFoundError as error:
+            failure = NotFound(self._message(what, error))
         except (DeltaError, OSError, ValueError) as error:
             if isinstance(error, InvalidInput):
                 raise

@@ -138,7 +138,8 @@ class DeltaTable(Table):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table, by delta-rs."""
-        yield from self.loaded().to_pyarrow_dataset().to_batches()
+        with self.log.failing_to("read"):
+            yield from self.loaded().to_pyarrow_dataset().to_batches()
 
     def position(self, query: str) -> Position | None:
         """How far a query's events are in the table, durably."""

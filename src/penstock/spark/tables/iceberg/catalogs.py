@@ -14,7 +14,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceErr
 from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.table import Table
 
-from penstock.errors import InvalidInput, PenstockError, StorageError
+from penstock.errors import InvalidInput, NotFound, PenstockError, StorageError
 from penstock.spark.tables.iceberg.durable_files import (
     IMPLEMENTATION,
     DurableFileIO,
@@ -139,6 +139,8 @@ class OpenCatalog:
             yield
         except PenstockError:
             raise
+        except FileNotFoundError as error:
+            raise (NotFound if kind is StorageError else kind)(f"{what}: {self.redact(error)}") from None
         except Exception as error:  # noqa: BLE001  their errors have no root of their own
             raise kind(f"{what}: {self.redact(error)}") from None
 
@@ -178,20 +180,30 @@ def _completed(name: str, properties: Mapping[str, str] | None) -> dict[str, str
     if not all(isinstance(word, str) for entry in properties.items() for word in entry):
         raise InvalidInput("catalog must be a mapping of pyiceberg's properties, each a text")
     known = dict(properties)
-    warehouse = known.get("warehouse")
-    if any(key in known for key in ("type", "uri", "py-catalog-impl")) or warehouse is None:
+    database = embedded_catalog(known)
+    if database is None:
         return known
+    directory = os.path.dirname(database)
+    make_durable_directory(directory)
+    _create_sqlite(name, database)
+    return known | {"type": "sql", "uri": f"sqlite:///{database}", "warehouse": directory}
+
+
+def embedded_catalog(properties: Mapping[str, str]) -> str | None:
+    """The file of the catalog that a warehouse has of its own; None where the properties name another one.
+
+    Raises `InvalidInput` for a warehouse that can have none.
+    """
+    warehouse = properties.get("warehouse")
+    if any(key in properties for key in ("type", "uri", "py-catalog-impl")) or warehouse is None:
+        return None
     if not is_local(warehouse):
         raise InvalidInput(
             f"the warehouse {redact(warehouse)} needs a catalog that its writers share: give catalog= its type and "
             "uri, for example {'type': 'rest', 'uri': 'https://...'}; only a directory on this host's disk has one of "
             "its own"
         )
-    directory = local_path(warehouse)
-    make_durable_directory(directory)
-    _create_sqlite(name, os.path.join(directory, _SQLITE_FILE))
-    known |= {"type": "sql", "uri": f"sqlite:///{os.path.join(directory, _SQLITE_FILE)}", "warehouse": directory}
-    return known
+    return os.path.join(local_path(warehouse), _SQLITE_FILE)
 
 
 def _create_sqlite(name: str, path: str) -> None:

@@ -77,7 +77,8 @@ class IcebergTable(Table):
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table, by PyIceberg."""
-        yield from self._existing().scan().to_arrow_batch_reader()
+        with self._catalog.errors(f"could not read the table {self._name}"):
+            yield from self._existing().scan().to_arrow_batch_reader()
 
     def position(self, query: str) -> Position | None:
         """How far a query's events are in the table, durably: a property of the table."""
@@ -175,7 +176,7 @@ class IcebergTable(Table):
     def _existing(self) -> OpenTable:
         table = self._catalog.load(self._name)
         if table is None:
-            raise InvalidInput(f"there is no table {self._name} yet")
+            raise InvalidInput(f"there is no table {self._name} in {self._catalog.place} yet")
         return table
 
     def _evolved(self, wanted: Schema) -> OpenTable:

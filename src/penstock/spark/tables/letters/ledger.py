@@ -21,7 +21,7 @@ import msgspec
 from penstock.core import Backoff, call_with_retries
 from penstock.errors import AlreadyExists, Conflict, CorruptData, NotFound, OutcomeUnknown
 from penstock.records import Headers, Record
-from penstock.storage import ObjectStore
+from penstock.storage import ObjectStore, url_of
 
 _LEDGER = "ledger"
 _PLANS = "plans"
@@ -39,8 +39,10 @@ class PlannedRecord(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, record: Record) -> PlannedRecord:
         """A record, as a plan keeps it."""
-        headers = None if record.headers is None else tuple(record.headers)
-        return cls(record.value, record.key, headers, record.timestamp_ms)
+        # Of these very types: a fix function may return subclasses, which have no form in MessagePack.
+        headers = None if record.headers is None else tuple((str(name), bytes(value)) for name, value in record.headers)
+        key = None if record.key is None else bytes(record.key)
+        return cls(bytes(record.value), key, headers, record.timestamp_ms)
 
     def record(self) -> Record:
         """The record."""
@@ -86,6 +88,10 @@ class Ledger:
         """All plans, in their order."""
         paths = sorted(found.path for found in self._store.list_objects(_PLANS))
         return [self._read(path) for path in paths]
+
+    def place_of(self, plan: Plan) -> str:
+        """Where a plan is, for people."""
+        return f"{url_of(self._store)}/{_path(plan.number)}"
 
     def read(self, number: int) -> Plan:
         """A plan that is there."""

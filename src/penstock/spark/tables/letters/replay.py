@@ -18,6 +18,8 @@ Fix = Callable[[StoredLetter], "bytes | Record | None"]
 
 MAX_LETTERS_PER_PLAN = 10_000
 _MAX_BYTES_PER_PLAN = 8 << 20
+_EVENT_OVERHEAD_BYTES = 64 << 10  # what Arrow's columns may add to an event that is alone in its batch
+_HEADER_OVERHEAD_BYTES = 16
 _MAX_SCANS = 5
 _MAX_SHOWN_FAILURES = 5
 FETCH = "fetch"
@@ -30,6 +32,8 @@ _log = get_logger(__name__)
 class Replayed:
     """What a replay did, or would do. `failures` has the first letters of which the fix function failed, and why."""
 
+    matching: int = 0
+    """Letters that match, with those that were replayed before, or stay."""
     replayed: int = 0
     finished: int = 0
     """Of `replayed`: how many a replay that was killed had planned."""
@@ -67,6 +71,7 @@ class Target:
         self._path = path
         self._store = store
         self._config = ProducerConfig(manifest_path=path)
+        self.max_event_bytes = self._config.max_batch_bytes - _EVENT_OVERHEAD_BYTES
 
     def append(self, plan: Plan) -> None:
         """Append a plan's records, unless they are there."""
@@ -97,8 +102,8 @@ class Replay:
         Raises `InvalidInput` where a replay into another buffer was killed, or runs: that has to be finished first.
         """
         done = Replayed()
-        self._catch_up(done, dry_run=dry_run)
-        before = frozenset(self._known)
+        before = self._catch_up(done, dry_run=dry_run)
+        gone: NotFound | None = None
         for _ in range(_MAX_SCANS):
             found = Replayed()
             try:
@@ -107,22 +112,28 @@ class Replay:
             except NotFound as error:
                 # What was replayed is known by now, and all the rest is counted again.
                 _log.info("reading the dead letters again, for their table was compacted: %s", error)
+                gone = error
                 continue
             return replace(found, replayed=done.replayed, finished=done.finished)
-        raise StorageError("the table of dead letters was compacted all the time while it was read: run again")
+        raise StorageError(f"the table of dead letters changed all the time while it was read: run again ({gone})")
 
-    def _catch_up(self, done: Replayed, *, dry_run: bool) -> None:
-        """Learn what was replayed, and finish what a run that was killed had planned."""
+    def _catch_up(self, done: Replayed, *, dry_run: bool) -> set[str]:
+        """Learn what was replayed, and finish what a run that was killed had planned. Return what was done before."""
+        before: set[str] = set()
         for plan in self._ledger.plans():
             self._known.update(plan.ids)
             self._next = plan.number + 1
-            if not plan.is_done:
-                if not dry_run:
-                    self._finish(plan)
-                done.replayed += len(plan.ids)
-                done.finished += len(plan.ids)
+            if plan.is_done:
+                before.update(plan.ids)
+                continue
+            self._check_buffer(plan)
+            if not dry_run:
+                self._finish(plan)
+            done.replayed += len(plan.ids)
+            done.finished += len(plan.ids)
+        return before
 
-    def _batches(self, which: Filter, before: frozenset[str], found: Replayed) -> Iterator[list[tuple[str, Record]]]:
+    def _batches(self, which: Filter, before: set[str], found: Replayed) -> Iterator[list[tuple[str, Record]]]:
         """The records to append, in batches that fit into a plan."""
         batch: list[tuple[str, Record]] = []
         size = 0
@@ -130,6 +141,7 @@ class Replay:
         for letter in letters_in(self._table.rows()):
             if not matches(letter):
                 continue
+            found.matching += 1
             if letter.id in self._known:
                 found.skipped += letter.id in before
                 continue
@@ -137,7 +149,7 @@ class Replay:
             if record is None:
                 continue
             batch.append((letter.id, record))
-            size += len(record.value)
+            size += _size(record)
             if len(batch) >= MAX_LETTERS_PER_PLAN or size >= _MAX_BYTES_PER_PLAN:
                 yield batch
                 batch, size = [], 0
@@ -149,25 +161,30 @@ class Replay:
         if letter.stage == FETCH and which.stage != FETCH:
             found.whole_batches += 1
             return None
-        if self._fix is None:
-            if letter.payload is None:
-                found.without_payload += 1
-                return None
-            return Record(letter.payload, letter.key, letter.headers, letter.timestamp_ms)
+        if self._fix is None and letter.payload is None:
+            found.without_payload += 1
+            return None
         try:
-            fixed: object = self._fix(letter)
-        except Exception as error:  # noqa: BLE001  it is the user's code, and may raise anything
+            record = self._event(letter)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a fix is the user's code, and may raise anything
             found.note_failure(letter, f"{type(error).__name__}: {error}")
             return None
-        if fixed is None:
+        if record is None:
             found.left_by_fix += 1
+        elif _size(record) > self._to.max_event_bytes:
+            # Not into a plan: no append could ever finish it, and no letter after it would be sent.
+            found.note_failure(letter, f"an event of {_size(record)} bytes is too large for the buffer")
             return None
-        if isinstance(fixed, bytes):
-            return Record(fixed, letter.key, letter.headers, letter.timestamp_ms)
-        if not isinstance(fixed, Record):
-            found.note_failure(letter, f"it returned {type(fixed).__name__}, and not bytes, a Record or None")
-            return None
-        return fixed
+        return record
+
+    def _event(self, letter: StoredLetter) -> Record | None:
+        """The event of a letter, as the fix function has it. Raises what that raises, and where it is no event."""
+        fixed: object = letter.payload if self._fix is None else self._fix(letter)
+        if fixed is None or isinstance(fixed, Record):
+            return fixed
+        if not isinstance(fixed, bytes):
+            raise TypeError(f"it returned {type(fixed).__name__}, and not bytes, a Record or None")
+        return Record(fixed, letter.key, letter.headers, letter.timestamp_ms)
 
     def _replay(self, batch: list[tuple[str, Record]]) -> int:
         """Plan, append and note a batch; return how many of it this run has replayed."""
@@ -186,11 +203,7 @@ class Replay:
     def _finish(self, plan: Plan) -> None:
         if plan.is_done:
             return
-        if plan.buffer_id != self._to.id:
-            raise InvalidInput(
-                f"a replay of {len(plan.ids)} letters into {plan.buffer_url} was begun at {plan.at} and not finished: "
-                f"finish it first, with --to {plan.buffer_url}"
-            )
+        self._check_buffer(plan)
         try:
             self._to.append(plan)
         except InvalidInput:
@@ -199,3 +212,18 @@ class Replay:
                 raise
             return
         self._ledger.finish(plan)
+
+    def _check_buffer(self, plan: Plan) -> None:
+        """Raise `InvalidInput` for a plan that was begun for another buffer."""
+        if plan.buffer_id == self._to.id:
+            return
+        raise InvalidInput(
+            f"a replay of {len(plan.ids)} letters into {plan.buffer_url} was begun at {plan.at} and not finished: "
+            f"finish it first, with --to {plan.buffer_url}. If that buffer is gone for good, remove "
+            f"{self._ledger.place_of(plan)}: its letters count as not replayed then"
+        )
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(name) + len(value) + _HEADER_OVERHEAD_BYTES for name, value in record.headers or ())
+    return len(record.value) + len(record.key or b"") + headers
