@@ -21,6 +21,7 @@ from penstock.spark.tables.parquet.table import open_table
 from penstock.storage import open_store
 from tests.support.backlogs import Backlog, parts
 from tests.support.pipeline_places import Places
+from tests.support.spark_session import needs_spark
 
 SCHEMA = "id bigint"
 
@@ -30,6 +31,7 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path)
 
 
+@needs_spark(4, 0, "it has no data sources in Python")
 def test_a_batch_that_may_be_set_aside_is_never_cut_so_that_a_part_of_it_cannot_vanish(tmp_path: Path) -> None:
     backlog = Backlog(str(tmp_path))
     backlog.put([bytes(2000) for _ in range(1000)])

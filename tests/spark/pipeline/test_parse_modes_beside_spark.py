@@ -60,7 +60,9 @@ RULES = [
 def ours(rule: Rule, value: str, mode: str) -> str:
     from pyspark.sql.types import StructType
 
-    schema = to_arrow(cast("StructType", StructType.fromDDL(f"a {rule.kind}")))
+    from penstock.spark.versions import columns_from_ddl
+
+    schema = to_arrow(cast("StructType", columns_from_ddl(f"a {rule.kind}")))
     payload = pa.array([b'{"a": %b}' % value.encode()], pa.binary())
     parsed = parse_as(payload, schema, options=ParseOptions(mode, timestamp_unit=rule.unit))
     return ERROR if parsed.errors else written(parsed.batch.column(0)[0].as_py())

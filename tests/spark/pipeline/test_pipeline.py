@@ -198,7 +198,7 @@ def trouble(spark: Any, new_places: Callable[[str], Places]) -> Trouble:
         ("process", ProcessFailed, "of sequence 1 ({location})", PySparkException),
         ("batch", CorruptData, "of sequence 1 ({location})", PySparkException),
         ("dead letters", DeadLetterRouteFailed, "writing 2 dead letters to ", PySparkException),
-        ("transform", ProcessFailed, "a transform failed: ", PySparkException),
+        ("transform", ProcessFailed, "a transform failed: ", AttributeError),
         ("sink", SinkFailed, "RuntimeError: the disk is full", RuntimeError),
     ],
 )

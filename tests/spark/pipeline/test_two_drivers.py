@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Consumer, ConsumerConfig
 from penstock.errors import Fenced, SinkFailed
 from penstock.spark.tables.parquet.table import StagedFiles
 from tests.spark.pipeline.in_process import Setting, Sleeper, Step, error_of, killed_at
@@ -148,7 +149,8 @@ def test_a_block_that_is_lost_again_and_again_ends_the_run_and_is_not_acked(
 
 
 def test_groups_of_one_buffer_have_positions_of_their_own_in_one_table(setting: Setting) -> None:
-    setting.backlog.stream_reader(group="second").initialOffset()  # it begins here, at the first sequence
+    with Consumer(setting.backlog.store, ConsumerConfig(gc=False, group="second")):
+        pass  # it begins here, at the first sequence
     numbers = setting.put([1, -2], [3])
     for group in ("default", "second"):
         setting.driver(1, group=group).run()
