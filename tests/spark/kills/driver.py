@@ -21,8 +21,9 @@ from penstock.spark.pipeline.run import PipelineRun
 from penstock.spark.pipeline.triggers import Trigger
 from penstock.spark.source.planner import Planner
 from penstock.spark.tables.contract import BlockId, FileWriter, Position, Sink, StagedBlock
+from tests.spark.kills.changes import ChangesJob
 from tests.spark.kills.job import Job
-from tests.spark.kills.kinds import letters_kind, open_rows
+from tests.spark.kills.kinds import UPSERTS, letters_kind, open_rows
 from tests.spark.kills.marks import Deed, Fate, Mark, kill
 from tests.support.spark_session import local_session
 
@@ -60,6 +61,9 @@ class TellingSink(Sink):
 
     def position(self, query: str) -> Position | None:
         return self._sink.position(query)
+
+    def move_back(self, query: str, end: int) -> None:
+        self._sink.move_back(query, end)
 
     def has(self, block: BlockId) -> bool:
         return self._sink.has(block)
@@ -109,7 +113,7 @@ class TellingBlock:
         self.staged.discard()
 
 
-def telling_run(job: Job, spark: Any, telling: Telling) -> PipelineRun:
+def telling_run(job: Job | ChangesJob, spark: Any, telling: Telling) -> PipelineRun:
     """The job's pipeline, which tells of every step of every block."""
 
     def open_telling_rows(spark: Any) -> Sink:
@@ -157,7 +161,8 @@ def main(root: str, kind: str, pipe: str, fate: str = "") -> None:
     spark = local_session()
     telling.reach(Mark.SESSION)
     tell_of_plans_and_acks(telling)
-    telling_run(Job(Path(root), kind), spark, telling).run()
+    job = ChangesJob(Path(root), kind) if kind in UPSERTS else Job(Path(root), kind)
+    telling_run(job, spark, telling).run()
     spark.stop()
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +11,14 @@ import pytest
 
 from penstock import Producer
 from penstock.buffer import ProducerConfig
-from tests.spark.kills.harness import Driver, StartDriver
+from tests.spark.kills.harness import StartDriver
 from tests.spark.kills.job import PER_BATCH, Job, assert_exactly_once, event, keep_taking
 from tests.spark.kills.kinds import BUFFER, TABLES
-from tests.spark.kills.marks import Deed, Mark
+from tests.spark.kills.moments import die, moments
 from tests.support.processes import Child, Parent, Start
 
 PRODUCERS = 2
 _PACE = 0.5  # seconds between two batches of a producer: a driver that starts always finds some
-_STARTING = {Mark.STARTED: 6.0, Mark.SESSION: 1.0, Mark.CLAIMED: 2.0}  # a JVM starts; the group is claimed
-_BETWEEN_MARKS = 0.6
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When a driver is killed: so many seconds after a mark, which it reaches with its first block or a later one."""
-
-    mark: Mark
-    times: int
-    delay: float
-    deed: Deed
-
-
-def moments(seed: int) -> Iterator[Moment]:
-    """Moments all over the life of a driver: each mark has its turn before one comes again."""
-    chance, deeds = random.Random(seed), cycle([Deed.PYTHON, Deed.GROUP])
-    marks = list(Mark)
-    while True:
-        for mark in chance.sample(marks, k=len(marks)):
-            longest = _STARTING.get(mark, _BETWEEN_MARKS)
-            times = 1 if mark in _STARTING else chance.randint(1, 3)
-            delay = longest * chance.random() ** 3  # most of them soon: what happens between two marks is short
-            yield Moment(mark, times, delay, next(deeds))
 
 
 def keep_producing(parent: Parent, job: Job, first: int) -> range:
@@ -59,15 +31,6 @@ def keep_producing(parent: Parent, job: Job, first: int) -> range:
             count += PER_BATCH
             time.sleep(_PACE)
     return range(first, first + count * PRODUCERS, PRODUCERS)
-
-
-def die(driver: Driver, moment: Moment) -> bool:
-    """Kill a driver at a moment; False if it ended before, because another had not yet gone."""
-    if driver.reaches(moment.mark, times=moment.times) and driver.lives_for(moment.delay):
-        driver.kill(moment.deed)
-        return True
-    assert driver.was_overtaken, f"it ended by itself, after {driver.marks[-1:]}:\n{driver.output[-4000:]}"
-    return False
 
 
 def kill_and_finish(

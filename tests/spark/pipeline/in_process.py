@@ -16,7 +16,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import duckdb
 from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.engine import ParseFormat
@@ -31,7 +30,7 @@ from penstock.spark.pipeline.tasks import ReadRows
 from penstock.spark.pipeline.triggers import Trigger
 from penstock.spark.source.options import OnError, ReadOptions
 from penstock.spark.tables.contract import BlockId, FileSink, FileWriter, Position, StagedBlock
-from penstock.spark.tables.parquet.table import open_table
+from tests.spark.kills.kinds import PARQUET, open_rows, read_column
 from tests.support.backlogs import Backlog
 from tests.support.waiting import Background, Gate
 
@@ -92,6 +91,9 @@ class WatchedSink(FileSink):
     def position(self, query: str) -> Position | None:
         return self._sink.position(query)
 
+    def move_back(self, query: str, end: int) -> None:
+        self._sink.move_back(query, end)
+
     def has(self, block: BlockId) -> bool:
         return self._sink.has(block)
 
@@ -143,9 +145,10 @@ class Killed(BaseException):
 
 @dataclass
 class Setting:
-    """A buffer, two tables, and drivers of one pipeline between them."""
+    """A buffer, two tables of a kind, and drivers of one pipeline between them."""
 
     root: Path
+    kind: str = PARQUET
     backlog: Backlog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,8 +173,8 @@ class Setting:
 
     def found(self) -> Counter[int]:
         """How often each number is where it belongs, by DuckDB."""
-        rows = _column(self.rows, "n")
-        payloads = _column(self.letters, "payload")
+        rows = self._column(self.rows, "n")
+        payloads = self._column(self.letters, "payload")
         assert all(number >= 0 for number in rows)
         letters = [-int(_NUMBER.search(bytes(payload))[0]) for payload in payloads]  # type: ignore[index]
         return Counter([*rows, *letters])
@@ -180,6 +183,15 @@ class Setting:
         """Every event is where it belongs, once, and all is acked."""
         assert self.found() == Counter(numbers)
         assert self.backlog.sequences() == []
+
+    def open(self, jobs: Any, place: Path) -> Any:
+        """Open one of the tables."""
+        return open_rows(self.kind, jobs, place)
+
+    def _column(self, place: Path, name: str) -> list[Any]:
+        if self.kind == PARQUET and not list(place.glob("**/*.parquet")):
+            return []
+        return read_column(self.kind, place, name)["DuckDB"]
 
     def staged(self) -> list[Path]:
         return [path for name in (".rows.staging", ".letters.staging") for path in (self.root / name).glob("*")]
@@ -202,18 +214,18 @@ class Driver:
         """Run to the end of the queue. Raises what a run raises."""
         jobs: Any = Jobs()
 
-        def open_rows(_spark: Any) -> FileSink:
-            table = open_table(jobs, str(self._setting.rows))
+        def open_table(_spark: Any) -> FileSink:
+            table = self._setting.open(jobs, self._setting.rows)
             return WatchedSink(table, self._reach, Step.PLANNED, Step.WRITTEN, Step.ROWS_COMMITTED)
 
         def open_letters(_spark: Any) -> FileSink:
-            table = open_table(jobs, str(self._setting.letters))
+            table = self._setting.open(jobs, self._setting.letters)
             return WatchedSink(table, self._reach, None, Step.LETTERS_STAGED, Step.LETTERS_COMMITTED)
 
         plan = Plan(
             self._setting.backlog.url,
             None,
-            sink=Target("rows", open_rows),
+            sink=Target("rows", open_table),
             dead_letters=Target("letters", open_letters),
         )
         rows = PipelineRows(COLUMNS, (), Parse(ParseFormat.JSON, COLUMNS, OnError.DLQ))
@@ -291,11 +303,3 @@ def error_of(run: Callable[[], object]) -> BaseException | None:
     except (PenstockError, Killed) as error:
         return error
     return None
-
-
-def _column(table: Path, name: str) -> list[Any]:
-    if not list(table.glob("**/*.parquet")):
-        return []
-    query = f"select {name} from read_parquet('{table}/**/*.parquet', hive_partitioning = true)"
-    with duckdb.connect() as connection:
-        return [row[0] for row in connection.execute(query).fetchall()]

@@ -24,7 +24,7 @@ from penstock.spark.source.admission import Admission
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.partitions import BatchRun, plan_partitions
 from penstock.spark.source.planner import Planner
-from penstock.spark.tables.contract import BlockId, Position
+from penstock.spark.tables.contract import BlockId, Position, Sink, accepted_restore
 
 _MAX_LOSSES = 20  # of one block, one after the other
 _PLAIN_GROUP = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -194,9 +194,8 @@ class BlockLoop:
         Where the letters are further than the rows, the next block ends where the letters do: only its rows are
         missing.
         """
-        frontier = max(self._planner.first_sequence, self._at)
-        rows = self._writer.sink.position(self._query)
-        self._at = frontier
+        self._at = frontier = max(self._planner.first_sequence, self._at)
+        rows = self._position_in(self._writer.sink, "the table")
         if rows is not None and rows.end > frontier:
             self._check_position(rows, frontier, "the table")
             _log.info("the table is at sequence %d, and the group at %d: acking what is there", rows.end, frontier)
@@ -206,7 +205,7 @@ class BlockLoop:
     def _find_what_is_there(self) -> None:
         """Where letters or keys are further than the rows, the next block ends where the nearer of them does."""
         writer = self._writer
-        letters = None if writer.letters is None else writer.letters.position(self._query)
+        letters = None if writer.letters is None else self._position_in(writer.letters, "the dead letters' table")
         keys = None if writer.keys is None else writer.keys.table.position(self._query)
         further = [one for one in (letters, keys) if one is not None and one.end > self._at]
         self._there = None
@@ -221,6 +220,30 @@ class BlockLoop:
                 dead=dead,
                 has_keys=keys is not None and keys.end >= end,
             )
+
+    def _position_in(self, sink: Sink, what: str) -> Position | None:
+        """How far a sink is. Where a table was restored, events that are gone from it come again, if they are queued.
+
+        Raises `CorruptData` if some of those are acked, unless the table's property says that they may be gone.
+        """
+        position = sink.position(self._query)
+        if position is None or position.restored is None:
+            return position
+        gone_from, is_accepted = position.restored.gone_from, position.restored.is_accepted
+        if gone_from < self._at and not is_accepted:
+            raise CorruptData(
+                f"{what} was restored to an older version: it had the events up to sequence {position.end - 1}, and "
+                f"those from {gone_from} on are gone from it. {self._planner.where} has none before sequence "
+                f"{self._at}: they are acked. Nothing is read or acked. To have them back, restore {what} to its "
+                "newest version before that; to go on without them, set its property "
+                f"'{accepted_restore(self._query)}' to '{position.end}'"
+            )
+        again_from = max(gone_from, self._at)
+        if again_from >= position.end:
+            return position
+        _log.warning("%s was restored: the events from sequence %d on come again", what, again_from)
+        sink.move_back(self._query, again_from)
+        return sink.position(self._query)
 
     def _check_position(self, position: Position, frontier: int, what: str) -> None:
         """Raise `CorruptData` where a position is not of this buffer as it is now."""

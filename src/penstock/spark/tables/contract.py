@@ -81,12 +81,34 @@ class Position:
     """How far a query's events are in a sink: everything before the sequence `end`.
 
     What else is known of the last block: where it began, the object of its last batch, and how many rows it has.
+    `restored` is set where the rows of the last blocks are gone again, because the table was restored.
     """
 
     end: int
     first: int | None = None
     last: str | None = None
     rows: int | None = None
+    restored: Restored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A table was restored to an older version or snapshot: a query's events from a sequence on are gone from it.
+
+    `is_accepted` if the table's property `accepted_restore` says that they may be.
+    """
+
+    gone_from: int
+    is_accepted: bool = False
+
+
+def accepted_restore(query: str) -> str:
+    """The table's property whose value is the end of a position, if what a restore took away below it may be gone.
+
+    >>> accepted_restore("8f1c.default")
+    'penstock.8f1c.default:restored'
+    """
+    return f"penstock.{query}:restored"
 
 
 class StagedBlock(Protocol):
@@ -130,6 +152,10 @@ class Sink(ABC):
     @abstractmethod
     def position(self, query: str, /) -> Position | None:
         """How far a query's events are in it, durably; None if there are none, or it does not know."""
+
+    def move_back(self, query: str, end: int, /) -> None:
+        """Where its position says that it was restored: move that back to `end`, so that later events come again."""
+        raise InvalidInput(f"{type(self).__name__} cannot move {query} back to {end}: it is never restored")
 
     @abstractmethod
     def has(self, block: BlockId, /) -> bool:

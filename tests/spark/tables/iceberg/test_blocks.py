@@ -179,7 +179,7 @@ def test_a_position_without_its_end_is_read_from_the_version(tmp_path: Path) -> 
 
 def test_info_counts_rows_files_and_positions(tmp_path: Path) -> None:
     table = opened(tmp_path, partition_by=["bucket(2, id)"])
-    with pytest.raises(InvalidInput, match=r"no table lake\.web\.clicks yet"):
+    with pytest.raises(InvalidInput, match=r"no table lake\.web\.clicks in .*catalog\.db yet"):
         table.info()
     assert staged(table, 0, 10).commit()
     info = table.info()

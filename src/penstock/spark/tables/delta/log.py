@@ -12,8 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 import deltalake
@@ -25,9 +24,11 @@ from pyspark.sql.types import StructType
 
 from penstock.core import get_logger, printable
 from penstock.errors import Conflict, InvalidInput, NotFound, StorageError
-from penstock.spark.tables.contract import BlockId, Position
+from penstock.spark.tables.contract import BlockId
+from penstock.spark.tables.delta.committed import OURS, CommittedBlock, committed_block
 from penstock.spark.tables.delta.features import check_readable, check_writable
 from penstock.spark.tables.delta.files import StagedFile
+from penstock.spark.tables.delta.restores import Survivors, survivors
 from penstock.spark.tables.listed_files import ListedFile
 from penstock.storage import redact, secrets_of
 
@@ -40,22 +41,11 @@ COMPACTION = "penstock.compaction"
 _COMMITS_PER_CHECKPOINT = 100
 _HISTORY_LIMITS = (10, 200, None)
 _TERMINAL_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_OURS = "penstock."
 
 # A hook that fails after a commit makes the commit look failed. Checkpoints are made on their own.
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedBlock:
-    """What a commit of Penstock's says in the log of the block that it is of."""
-
-    query: str
-    version: int
-    attempt: str
-    position: Position
 
 
 class DeltaLog:
@@ -175,8 +165,20 @@ class DeltaLog:
         with self.failing_to("read the history of"):
             history = handle.history(limit)
         for commit in history:
-            if isinstance(commit.get(f"{_OURS}query"), str):
-                yield _committed(commit)
+            block = committed_block(commit)
+            if block is not None:
+                yield block
+
+    def survivors(self, handle: Handle, query: str) -> Survivors | None:
+        """What restores of the table have left of a query's blocks; None if the log does not say."""
+        for limit in _HISTORY_LIMITS:
+            with self.failing_to("read the history of"):
+                history = handle.history(limit)
+            is_all = limit is None or len(history) < limit
+            found = survivors(history, query, is_all=is_all)
+            if found is not None or is_all:
+                return found
+        return None
 
     def files(self, handle: Handle) -> list[ListedFile]:
         """The files of the table, each with the values of its partition columns."""
@@ -244,31 +246,15 @@ def block_properties(block: BlockId, attempt: str, rows: int) -> CommitPropertie
         # With the time: Delta forgets transactions without one never, and with an old one early.
         app_transactions=[Transaction(block.query, block.version, last_updated=now)],
         custom_metadata={
-            f"{_OURS}query": block.query,
-            f"{_OURS}version": block.version,
-            f"{_OURS}first": block.first,
-            f"{_OURS}end": block.end_text,
-            f"{_OURS}rows": rows,
-            f"{_OURS}attempt": attempt,
+            f"{OURS}query": block.query,
+            f"{OURS}version": block.version,
+            f"{OURS}first": block.first,
+            f"{OURS}end": block.end_text,
+            f"{OURS}rows": rows,
+            f"{OURS}attempt": attempt,
         },
         max_commit_retries=0,
     )
-
-
-def _committed(commit: Mapping[str, Any]) -> CommittedBlock:
-    def number(name: str) -> int | None:
-        value = commit.get(_OURS + name)
-        return value if isinstance(value, int) else None
-
-    version = number("version")
-    try:
-        end = json.loads(commit.get(f"{_OURS}end", ""))
-        last = end.get("last")
-    except (ValueError, TypeError, AttributeError):
-        last = None
-    position = Position((version or 0) + 1, number("first"), last if isinstance(last, str) else None, number("rows"))
-    attempt = str(commit.get(f"{_OURS}attempt", ""))
-    return CommittedBlock(commit[f"{_OURS}query"], -1 if version is None else version, attempt, position)
 
 
 def _as_text(value: object) -> str:

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -20,7 +21,16 @@ from penstock.core import Backoff, check_whole, get_logger
 from penstock.errors import Conflict, InvalidInput, NotFound, StorageError
 from penstock.spark.source.schemas import to_arrow
 from penstock.spark.tables.column_rules import check_names, nullable_columns
-from penstock.spark.tables.contract import BlockId, Compacted, Position, Table, TableInfo, Vacuumed
+from penstock.spark.tables.contract import (
+    BlockId,
+    Compacted,
+    Position,
+    Restored,
+    Table,
+    TableInfo,
+    Vacuumed,
+    accepted_restore,
+)
 from penstock.spark.tables.delta.columns import check_columns, missing_columns
 from penstock.spark.tables.delta.commits import StagedAppend, StagedDelta, StagedMerge, remove_files
 from penstock.spark.tables.delta.durability import SyncedLog
@@ -144,12 +154,21 @@ class DeltaTable(Table):
     def position(self, query: str) -> Position | None:
         """How far a query's events are in the table, durably."""
         handle = self.log.load()
-        version = None if handle is None else self.log.transaction(handle, query)
-        if handle is None or version is None:
-            return None
-        self.settle(handle.version(), handle)
-        found = self.log.last_block(handle, query, version)
-        return Position(version + 1) if found is None else found.position
+        return None if handle is None else self._position_in(handle, query)
+
+    def move_back(self, query: str, end: int) -> None:
+        """Set the query's transaction to an earlier one, in a commit of its own, unless another driver has."""
+        lost = Backoff(0.01, 1.0, give_up_after=_PREPARED_WITHIN_SECONDS)
+        while True:
+            handle = self.loaded()
+            position = self._position_in(handle, query)
+            if position is None or position.restored is None:
+                return
+            try:
+                self.log.append(handle, BlockId(query, end, end), uuid.uuid4().hex, [])
+            except Conflict:
+                if not lost.wait():
+                    raise
 
     def has(self, block: BlockId) -> bool:
         """Whether the table has the first events of a block, durably."""
@@ -259,6 +278,19 @@ class DeltaTable(Table):
                 self._checkpointed = version
         except StorageError as error:
             _log.warning("looks at %s take longer until there is a checkpoint: %s", self.url, error)
+
+    def _position_in(self, handle: Handle, query: str) -> Position | None:
+        version = self.log.transaction(handle, query)
+        if version is None:
+            return None
+        self.settle(handle.version(), handle)
+        found = self.log.last_block(handle, query, version)
+        position = Position(version + 1) if found is None else found.position
+        left = self.log.survivors(handle, query)
+        if left is None or left.end >= position.end:
+            return position
+        accepted = handle.metadata().configuration.get(accepted_restore(query))
+        return replace(position, restored=Restored(left.gone_from, is_accepted=accepted == str(position.end)))
 
     def _last_checkpoint(self) -> int:
         try:

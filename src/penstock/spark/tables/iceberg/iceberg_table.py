@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -22,10 +23,10 @@ from penstock.spark.tables.iceberg import maintenance
 from penstock.spark.tables.iceberg.catalogs import OpenCatalog, TableName
 from penstock.spark.tables.iceberg.columns import Change, iceberg_columns, match_columns, shown_type
 from penstock.spark.tables.iceberg.commits import Append, StagedBlock
-from penstock.spark.tables.iceberg.files import Layout
+from penstock.spark.tables.iceberg.files import Commit, Layout, append_files
 from penstock.spark.tables.iceberg.merge import Merge, MergeRule
 from penstock.spark.tables.iceberg.partitioning import described, parse_partition_by, partition_spec
-from penstock.spark.tables.iceberg.positions import BlockMark, position_in, positions_in, version_in
+from penstock.spark.tables.iceberg.positions import BlockMark, position_in, positions_in, restored_in, version_in
 from penstock.spark.tables.iceberg.reading import read_table
 from penstock.spark.tables.iceberg.writing import IcebergWriter, StagedFile
 from penstock.spark.tables.upserts import check_merge_bytes
@@ -84,9 +85,29 @@ class IcebergTable(Table):
         """How far a query's events are in the table, durably: a property of the table."""
         table = self._catalog.load(self._name)
         found = None if table is None else position_in(table.metadata.properties, query)
-        if found is not None:
-            self._catalog.sync()
-        return found
+        if table is None or found is None:
+            return None
+        self._catalog.sync()
+        return replace(found, restored=restored_in(table.metadata, query))
+
+    def move_back(self, query: str, end: int) -> None:
+        """Set the query's properties to an earlier end, in a commit of its own, unless another driver has."""
+        backoff = Backoff(0.02, 1.0, give_up_after=_PATIENCE_SECONDS)
+        mark = BlockMark(BlockId(query, end, end), 0, uuid.uuid4().hex)
+        while True:
+            table = self._existing()
+            if restored_in(table.metadata, query) is None:
+                return
+            with self._catalog.errors(f"could not move the position of the table {self._name}"):
+                commit = Commit(table)
+                # With a snapshot, though it has no files: properties alone are committed whatever others did meanwhile.
+                append_files(commit.transaction, (), mark.summary)
+                commit.transaction.set_properties(mark.properties)
+                try:
+                    commit.send()
+                except CommitFailedException:
+                    if not backoff.wait():
+                        raise Conflict(f"the table {self._name} is changed by others all the time") from None
 
     def has(self, block: BlockId) -> bool:
         """Whether the table has the first events of a block, durably."""

@@ -11,13 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 
 from penstock.errors import CorruptData
-from penstock.spark.tables.contract import BlockId, Position
+from penstock.spark.tables.contract import BlockId, Position, Restored, accepted_restore
 
 _PREFIX = "penstock."
 _END = ":end"
 _COMMIT = "penstock.commit"
+_BLOCK = "penstock.block"
+_BLOCK_END = "penstock.end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +47,14 @@ class BlockMark:
     @property
     def summary(self) -> dict[str, str]:
         """What the snapshot's summary says."""
-        return {"penstock.block": self.block.name, _COMMIT: self.commit}
+        return {_BLOCK: self.block.name, _BLOCK_END: str(self.block.end), _COMMIT: self.commit}
 
     def is_in(self, metadata: TableMetadata) -> bool:
         """Whether this very try is committed, be there blocks after it."""
         end = metadata.properties.get(_PREFIX + self.block.query + _END)
         if end is not None and _decoded(end, self.block.query).get("commit") == self.commit:
             return True
-        return any(
-            snapshot.summary is not None and snapshot.summary.additional_properties.get(_COMMIT) == self.commit
-            for snapshot in reversed(metadata.snapshots)
-        )
+        return any(_commit_in(snapshot) == self.commit for snapshot in reversed(metadata.snapshots))
 
 
 def version_in(properties: Mapping[str, str], query: str) -> int | None:
@@ -84,10 +84,49 @@ def position_in(properties: Mapping[str, str], query: str) -> Position | None:
     )
 
 
+def restored_in(metadata: TableMetadata, query: str) -> Restored | None:
+    """What of a query's blocks is gone because the table was rolled back to an older snapshot; None if nothing is.
+
+    Properties stay where they were then. What is known of is a last block whose snapshot is still there.
+    """
+    end = _decoded(metadata.properties.get(_PREFIX + query + _END, "{}"), query)
+    blocks = {one.snapshot_id: found for one in metadata.snapshots if (found := _block_in(one, query))}
+    commit = end.get("commit")
+    last = next((one for one in metadata.snapshots if commit and _commit_in(one) == commit), None)
+    if last is None:
+        return None
+    current = metadata.current_snapshot()
+    while current is not None and current.snapshot_id not in blocks:
+        if current.snapshot_id == last.snapshot_id:
+            return None
+        above = current.parent_snapshot_id
+        current = None if above is None else metadata.snapshot_by_id(above)
+        if above is not None and current is None:
+            return None  # it is expired: what was before it is not known
+    if current is not None and current.snapshot_id == last.snapshot_id:
+        return None
+    left = 0 if current is None else blocks[current.snapshot_id][1]
+    gone_from = min((first for first, upto in blocks.values() if left <= first < upto), default=left)
+    accepted = metadata.properties.get(accepted_restore(query))
+    return Restored(gone_from, is_accepted=accepted is not None and accepted == str(end.get("end")))
+
+
+def _commit_in(snapshot: Snapshot) -> str | None:
+    return None if snapshot.summary is None else snapshot.summary.additional_properties.get(_COMMIT)
+
+
+def _block_in(snapshot: Snapshot, query: str) -> tuple[int, int] | None:
+    """Where the block of a snapshot begins and ends, if it is one of the query's."""
+    summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+    name, _, first = summary.get(_BLOCK, "").rpartition("-")
+    end = summary.get(_BLOCK_END, "")
+    return (int(first), int(end)) if name == query and end.isdecimal() else None
+
+
 def positions_in(properties: Mapping[str, str]) -> dict[str, Position]:
     """How far each query is in a table."""
     queries = [name.removeprefix(_PREFIX) for name in properties if name.startswith(_PREFIX)]
-    found = {query: position_in(properties, query) for query in queries if not query.endswith(_END)}
+    found = {query: position_in(properties, query) for query in queries if ":" not in query}
     return {query: position for query, position in found.items() if position is not None}
 
 
