@@ -142,7 +142,11 @@ def test_a_whole_file_becomes_a_pipeline_with_its_steps_in_order(folder: Path) -
         ("parse", "msgpack", {**PARSED, "schema": "id bigint, event string", "on_error": "skip"}),
         ("process", module.enrich, {"schema": "id bigint, name string"}),
         ("dead_letters", "file:///data/dlq"),
-        ("to_parquet", "file:///data/table", {"partition_by": ["event"], "options": {"sync": True}}),
+        (
+            "to_parquet",
+            "file:///data/table",
+            {"partition_by": ["event"], "options": {"sync": True}, "schema_evolution": "add"},
+        ),
     ]
 
 
@@ -164,7 +168,7 @@ def test_the_least_file_has_the_defaults(folder: Path) -> None:
     assert configure(found, Recorder()).calls == [("config", *WAITING)]
     assert build(found, Recorder).calls == [
         ("new", {"source": "events", "checkpoint": "checkpoint", "options": {}}),
-        ("to_parquet", "table", {"partition_by": None, "options": {}}),
+        ("to_parquet", "table", {"partition_by": None, "options": {}, "schema_evolution": "add"}),
     ]
 
 

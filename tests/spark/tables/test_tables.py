@@ -335,6 +335,21 @@ def test_later_blocks_may_have_more_columns(layout: Place) -> None:
     assert layout.rows() == [(1, "a", [(1, None)], None), (2, "b", [(2, "z")], 0.5)]
 
 
+def test_without_evolution_a_table_takes_the_columns_that_it_has(disk: Place) -> None:
+    table = open_table(disk.spark, disk.url, schema_evolution="none")
+    first = "id bigint, at struct<x: int>, event string"
+    assert table.stage(rows(disk.spark, (1, (1,), "a"), schema=first), block()).commit()
+    assert table.stage(rows(disk.spark, ("b",), schema="event string"), block(1)).commit()  # fewer are fine
+    for schema, new in (
+        ("event string, more double", "more double"),
+        ("id bigint, at struct<x: int, y: int>", "at struct<x:int,y:int>"),
+    ):
+        wider = disk.spark.createDataFrame([], schema)
+        with pytest.raises(InvalidInput, match=f"does not have {new}, and schema_evolution is 'none'"):
+            table.stage(wider, block(2))
+    assert len(disk.data_files()) == 2
+
+
 def test_the_type_of_a_column_stays_though_blocks_between_do_not_have_it(layout: Place) -> None:
     for number, schema in enumerate(("event string", "event string, id bigint", "event string")):
         values = ("a", 1)[: len(schema.split(","))]

@@ -164,7 +164,9 @@ def build(file: PipelineFile, pipeline_class: Callable[..., Any]) -> Any:
 def _with_sink(file: PipelineFile, pipeline: Any, sink: SinkTable) -> Any:
     partition_by = None if sink.partition_by is None else list(sink.partition_by)
     if sink.parquet is not None:
-        return pipeline.to_parquet(sink.parquet, partition_by=partition_by, options=sink.options)
+        return pipeline.to_parquet(
+            sink.parquet, partition_by=partition_by, options=sink.options, schema_evolution=sink.schema_evolution
+        )
     if sink.buffer is not None:
         return pipeline.to_buffer(sink.buffer, options=sink.options)
     if sink.function is not None:

@@ -18,9 +18,8 @@ GOES_WITH = {
     "partition_by": ("parquet", "delta", "iceberg"),
     "options": ("parquet", "delta", "buffer"),
     "catalog": ("iceberg",),
-    **dict.fromkeys(
-        ("merge_on", "order_by", "delete_when", "schema_evolution", "merge_max_bytes"), ("delta", "iceberg")
-    ),
+    "schema_evolution": ("parquet", "delta", "iceberg"),
+    **dict.fromkeys(("merge_on", "order_by", "delete_when", "merge_max_bytes"), ("delta", "iceberg")),
 }
 """The other keys of `[sink]`, and the kinds of sink that each goes with."""
 

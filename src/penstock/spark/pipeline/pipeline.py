@@ -159,13 +159,25 @@ class Pipeline:
         url: str | os.PathLike[str],
         partition_by: Sequence[str] | None = None,
         options: Mapping[str, object] | None = None,
+        *,
+        schema_evolution: str = "add",
     ) -> Pipeline:
         """Write Parquet, exactly once: on a file system, or on an object store (`s3://`, `gs://`, `az://`).
 
         On a file system any reader sees each block whole or not at all. On an object store `read_table` does; others
-        may see the files of an attempt that lost until they are swept. `options` are those of the store.
+        may see the files of an attempt that lost until they are swept. `options` are those of the store. With
+        `schema_evolution="none"` a block with columns that the table does not have is refused.
         """
-        return self._to(table_target("to_parquet", TableKind.PARQUET, url, partition_by=partition_by, options=options))
+        return self._to(
+            table_target(
+                "to_parquet",
+                TableKind.PARQUET,
+                url,
+                partition_by=partition_by,
+                options=options,
+                schema_evolution=schema_evolution,
+            )
+        )
 
     def to_delta(
         self,

@@ -82,8 +82,7 @@ def table_target(
         raise InvalidInput("options go with a path; those of an Iceberg table's store are properties of its catalog")
     check_library(kind, call)
     more: dict[str, Any] = {} if upsert is None else upsert.options()
-    if kind is not TableKind.PARQUET:
-        more["schema_evolution"] = as_word("schema_evolution", Evolution, schema_evolution)
+    more["schema_evolution"] = as_word("schema_evolution", Evolution, schema_evolution)
     open_at = partial(
         open_any_table,
         kind=kind,

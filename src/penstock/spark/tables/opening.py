@@ -44,7 +44,7 @@ def open_any_table(
     """Open the table of a kind at a URL or, for Iceberg, of a name. It need not be there yet.
 
     `spark` is None where there is no session: then a place on a file system of Hadoop's cannot be opened. `more` is
-    what only Delta and Iceberg take. Raises `InvalidInput` for what cannot be right, and where a library is missing.
+    what not all kinds take. Raises `InvalidInput` for what cannot be right, and where a library is missing.
     """
     if kind is TableKind.DELTA:
         from penstock.spark.tables.delta.table import open_delta
@@ -56,7 +56,7 @@ def open_any_table(
         return open_iceberg(where, catalog=catalog, partition_by=partition_by, **more)
     from penstock.spark.tables.parquet.table import open_table
 
-    return open_table(spark, where, partition_by=partition_by, options=options)
+    return open_table(spark, where, partition_by=partition_by, options=options, **more)
 
 
 def check_library(kind: TableKind, call: str) -> None:

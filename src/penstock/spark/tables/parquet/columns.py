@@ -23,6 +23,7 @@ from penstock.errors import InvalidInput
 from penstock.spark.tables.column_rules import (
     check_names,
     check_partition_columns,
+    nullable,
     nullable_columns,
     refuse_twice,
 )
@@ -51,6 +52,16 @@ def check_columns(schema: StructType, partition_by: Sequence[str], committed: It
     check_partition_columns(schema, partition_by, _PARTITION_TYPES, takes)
     for one in committed:
         _check_fits(one, schema, partition_by, url)
+
+
+def check_no_new_columns(schema: StructType, committed: Sequence[BlockCommit], url: str) -> None:
+    """Raise `InvalidInput` for columns, or fields of structs, that no committed block has; a new table takes all."""
+    merged = merged_columns(committed)
+    if committed and _merge_fields(merged, schema, "") != merged:
+        known = {field.name: field.dataType for field in merged}
+        new = [field for field in schema if known.get(field.name) != nullable(field.dataType, with_metadata=True)]
+        names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in new)
+        raise InvalidInput(f"the table {url} does not have {names}, and schema_evolution is 'none'")
 
 
 def has_columns(committed: BlockCommit, schema: StructType) -> bool:

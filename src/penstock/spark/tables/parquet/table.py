@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from penstock.spark.tables.contract import (
 from penstock.spark.tables.listed_files import fitted
 from penstock.spark.tables.parquet.columns import (
     check_columns,
+    check_no_new_columns,
     check_partition_by,
     has_columns,
     merged_columns,
@@ -59,31 +60,38 @@ _log = get_logger(__name__)
 
 
 def open_table(
-    spark: SparkSession | None, url: str, *, partition_by: Sequence[str] = (), options: Mapping[str, str] | None = None
+    spark: SparkSession | None,
+    url: str,
+    *,
+    partition_by: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    schema_evolution: Literal["add", "none"] = "add",
 ) -> ParquetTable:
     """Open the table at a path or URL. It need not be there yet.
 
     A path, `file:///dir`, and any file system that Hadoop knows and that is no object store (`hdfs://`) hold
     directories with Spark's own Parquet files. `s3://`, `gs://` and `az://` are reached with `open_store`, which
-    `options` are for. `partition_by` names columns whose values become directories.
+    `options` are for. `partition_by` names columns whose values become directories. `schema_evolution="none"` refuses
+    a block with columns that the table does not have.
 
     Only a file system of Hadoop's needs a session. Raises `InvalidInput` for a place, an option or a `partition_by`
     that cannot be right.
     """
     columns = check_partition_by(partition_by)
     scheme = scheme_of(url)
+    adds = schema_evolution == "add"
     if scheme in OBJECT_STORES:
-        return ParquetTable(ObjectBlocks(open_store(url, **(options or {}))), columns)
+        return ParquetTable(ObjectBlocks(open_store(url, **(options or {}))), columns, adds_columns=adds)
     if options:
         raise InvalidInput(f"options ({', '.join(sorted(options))}) go with an object store, not with a file system")
     if scheme not in (None, "file"):
         root = url.rstrip("/")
         if spark is None:
             raise InvalidInput(f"{redact(root)} is reached by Spark's Hadoop only, and not without a session")
-        return ParquetTable(DirectoryBlocks(HadoopFiles(spark, root), root, redact(root)), columns)
+        return ParquetTable(DirectoryBlocks(HadoopFiles(spark, root), root, redact(root)), columns, adds_columns=adds)
     path = local_path(url)
     shown = "file://" + quote(path, errors="surrogateescape")
-    return ParquetTable(DirectoryBlocks(LocalFiles(), _local_root(path), shown), columns)
+    return ParquetTable(DirectoryBlocks(LocalFiles(), _local_root(path), shown), columns, adds_columns=adds)
 
 
 def read_table(spark: SparkSession, url: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -102,9 +110,10 @@ def read_table(spark: SparkSession, url: str, options: Mapping[str, str] | None 
 class ParquetTable(Table):
     """A table of Parquet files, whose blocks each have a commit that lists their files. No credential is in its URL."""
 
-    def __init__(self, blocks: Blocks, partition_by: Sequence[str] = ()) -> None:
+    def __init__(self, blocks: Blocks, partition_by: Sequence[str] = (), *, adds_columns: bool = True) -> None:
         self.url = blocks.url
         self.blocks = blocks
+        self._adds_columns = adds_columns
         self._partition_by = tuple(partition_by)
         self._checked: StructType | None = None
         self._last_slots: dict[str, int] = {}  # of queries, as far as this driver has seen
@@ -118,6 +127,11 @@ class ParquetTable(Table):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url})"
+
+    def exists(self) -> bool:
+        """Whether it has a block."""
+        state = self.blocks.state()
+        return bool(state.names) or state.compacted is not None
 
     def position(self, query: str) -> Position | None:
         """How far a query is in it, durably."""
@@ -168,6 +182,8 @@ class ParquetTable(Table):
             # A block that has all these columns fits all others of the table; otherwise one of those may have them.
             committed = [] if last is None else [last] if has_columns(last, schema) else self.blocks.commits()
             check_columns(schema, self._partition_by, committed, self.url)
+            if not self._adds_columns:
+                check_no_new_columns(schema, committed, self.url)
             self._checked = schema
 
     def writer(self, columns: StructType, block: BlockId) -> FileWriter | None:
