@@ -13,6 +13,7 @@ from penstock.errors import InvalidInput, StorageError
 from penstock.spark import Pipeline
 from penstock.spark.pipeline.maintenance import Maintain, Maintenance
 from penstock.spark.tables.contract import Compacted, Table
+from tests.spark.kills.kinds import TABLES, open_rows
 from tests.support.pipeline_places import Places
 from tests.support.waiting import Gate
 
@@ -66,7 +67,7 @@ def test_a_table_is_compacted_while_the_pipeline_writes_it_and_each_row_stays_on
         assert pipeline.on_block(wait_for_a_round).run(spark, "available_now").rows == BLOCKS
     assert numbers_in(spark, kind, places) == list(range(BLOCKS))
     assert any("files are now" in line for line in caplog.messages)
-    assert not [line for line in caplog.messages if "not maintained" in line and "there is no table" not in line]
+    assert not [line for line in caplog.messages if "not maintained" in line]
     assert places.queued() == []
 
 
@@ -76,6 +77,9 @@ class Stubborn:
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
         self.has_gone_on = Gate()
+
+    def exists(self) -> bool:
+        return True
 
     def compact(self, _target: int) -> Compacted:
         if self._errors:
@@ -90,6 +94,16 @@ def test_what_fails_is_logged_and_the_next_round_comes(caplog: pytest.LogCapture
         table.has_gone_on()
     assert "the table was not maintained this time: the disk is full" in caplog.messages
     assert any(record.exc_info and "of a library" in str(record.exc_info[1]) for record in caplog.records)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_that_is_not_there_yet_is_not_worth_a_word(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table: Any = open_rows(kind, None, tmp_path / "table")
+    with caplog.at_level(logging.INFO, "penstock"):
+        Maintenance(Maintain(1.0, 1 << 20, 0.0), lambda: table).run_once()
+    assert caplog.messages == []
 
 
 def test_a_table_that_cannot_be_opened_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:

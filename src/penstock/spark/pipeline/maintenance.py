@@ -48,6 +48,8 @@ class Maintenance:
         step = self._step
         try:
             table = self._open_table()
+            if not table.exists():
+                return  # the first block has not come yet
             done = table.compact(step.target_bytes)
             if done.files_before:
                 _log.info("%s: %d files are now %d", table, done.files_before, done.files_after)

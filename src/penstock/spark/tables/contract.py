@@ -271,6 +271,10 @@ class Table(FileSink):
     """A table that others read: one of the formats in this package."""
 
     @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is a table: the first block creates it."""
+
+    @abstractmethod
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of all committed blocks. Raises `InvalidInput` where there is no table yet."""
 

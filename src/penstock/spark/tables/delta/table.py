@@ -146,6 +146,10 @@ class DeltaTable(Table):
         """Where the table really is."""
         return self.log.where
 
+    def exists(self) -> bool:
+        """Whether there is a log."""
+        return self.log.load() is not None
+
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table, by delta-rs."""
         with self.log.failing_to("read"):

@@ -76,6 +76,10 @@ class IcebergTable(Table):
         """The URL below which its files are. Raises `InvalidInput` where there is no table yet."""
         return str(self._existing().location())
 
+    def exists(self) -> bool:
+        """Whether its catalog has it."""
+        return self._catalog.load(self._name) is not None
+
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table, by PyIceberg."""
         with self._catalog.errors(f"could not read the table {self._name}"):
