@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import BinaryIO, Protocol, cast
 
 from penstock.core import get_logger
+from penstock.spark.tables.named_files import NamedFile
 from penstock.storage import ObjectStore
 
 _log = get_logger(__name__)
@@ -109,7 +110,7 @@ class InDirectory:
         """A new file."""
         at = f"{self.top}/{path}"
         os.makedirs(os.path.dirname(at), exist_ok=True)
-        return open(at, "xb")
+        return NamedFile(at, "x")
 
     def finish(self, _path: str, content: BinaryIO) -> None:
         """Sync it to the disk."""

@@ -6,19 +6,17 @@ power cut would name files that did not.
 
 from __future__ import annotations
 
-import io
 import os
 from urllib.parse import urlparse
 
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
+from penstock.spark.tables.named_files import NamedFile
 from penstock.storage import sync_directory
 
 IMPLEMENTATION = f"{__name__}.DurableFileIO"
 """The value of pyiceberg's property `py-io-impl` that names the class below."""
-
-_BUFFER_BYTES = 1 << 20
 
 _durable_directories: set[tuple[str, int]] = set()
 """Directories whose names are durable, each with its inode: one that is removed and created again is another."""
@@ -53,12 +51,8 @@ def make_durable_directory(path: str) -> None:
         path = above
 
 
-class _DurableStream(io.BufferedWriter):
+class _DurableStream(NamedFile):
     """A file that is synced when it is closed, and its name with it."""
-
-    def __init__(self, path: str, mode: str) -> None:
-        self._path = path
-        super().__init__(io.FileIO(path, mode), _BUFFER_BYTES)
 
     def close(self) -> None:
         if self.closed:
@@ -68,7 +62,7 @@ class _DurableStream(io.BufferedWriter):
             os.fsync(self.fileno())
         finally:
             super().close()
-        sync_directory(os.path.dirname(self._path))
+        sync_directory(os.path.dirname(self.path))
 
 
 class DurableFile(PyArrowFile):
