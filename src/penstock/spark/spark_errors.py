@@ -15,7 +15,17 @@ _OURS = re.compile(rf"^.*?\bpenstock\.errors\.(\w+): (.*(?:\n(?!{_END}).*)*)", r
 _NO_MODULE = re.compile(
     r"ModuleNotFoundError: No module named '(penstock|pyspark|pyarrow|msgspec|obstore|prometheus_client)'"
 )
+_JVM_TRACE = "\n\nJVM stacktrace:"
 _TWO_DRIVERS = "CONCURRENT_STREAM_LOG_UPDATE"
+
+
+def text_of(error: BaseException) -> str:
+    r"""What an exception says, without the trace of the JVM that those of Spark Connect have behind it.
+
+    >>> text_of(RuntimeError("no such column\n\nJVM stacktrace:\n\tat org.apache.spark"))
+    'no such column'
+    """
+    return str(error).partition(_JVM_TRACE)[0].rstrip()
 
 
 def our_error(error: BaseException) -> PenstockError | None:

@@ -1,12 +1,13 @@
 """What a user does with Spark Connect, against a server that this process starts. Prints what it found, as JSON.
 
-Usage: connect_job.py DIRECTORY. In a process of its own: a session of the other kind cannot be beside it.
+python -m tests.spark.source.connect_job DIRECTORY
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,36 @@ def main(directory: Path) -> dict[str, Any]:
     found["copied"] = _texts(copied)
     found["queued"] = [entry.sequence for entry in Manifest.read(open_store(events)).entries]
     found["mapped"] = map_in_arrow(copied.select("value"), lambda batches: batches, "value binary").count()
-    try:
-        spark.read.format("penstock").option("maxBytesPerTriger", "1").load(events).collect()
-    except Exception as error:
-        found["error"] = str(error)
+    found["errors"] = _errors(spark, rows, events, str(directory / "never"))
     spark.stop()
     return found
+
+
+def _errors(spark: SparkSession, rows: Any, events: str, checkpoint: str) -> dict[str, str]:
+    def stream() -> None:
+        reading = spark.readStream.format("penstock").option("maxBytesPerTriger", "1").load(events)
+        reading.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination(120)
+
+    wrong: dict[str, Callable[[], object]] = {
+        "read": lambda: spark.read.format("penstock").option("maxBytesPerTriger", "1").load(events).collect(),
+        "stream": stream,
+        "write": lambda: rows.write.format("penstock").mode("append").option("compresion", "zstd").save(events),
+        "view": lambda: (
+            spark.sql(f"create temporary view misspelt using penstock options (path '{events}', grup 'a')")
+            and spark.table("misspelt").collect()
+        ),
+        "table": lambda: spark.sql(f"create table seen_too using penstock options (path '{events}')"),
+        "register": lambda: register(rows),
+    }
+    return {name: _error_of(call) for name, call in wrong.items()}
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return ""
 
 
 def _texts(frame: Any) -> list[str]:

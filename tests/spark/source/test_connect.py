@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.spark.versions import HAS_ADMISSION
-from tests.support.repository import ROOT
-from tests.support.spark_session import skip_without_java
+from tests.support.connect_jobs import run_connect_job
 
-# Each a package of Spark's extra `connect`.
-MISSING = [name for name in ("grpc", "grpc_status", "pandas") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.timeout(600)  # one fixture runs all that the tests look at
+
+MISSPELT = {
+    "read": "unknown option 'maxbytespertriger': is 'maxBytesPerTrigger' meant",
+    "stream": "unknown option 'maxbytespertriger': is 'maxBytesPerTrigger' meant",
+    "write": "unknown option 'compresion': is 'compression' meant",
+    "view": "unknown option 'grup': is 'group' meant",
+}
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a user of Spark Connect finds."""
-    if MISSING:
-        pytest.skip(f"Spark Connect needs {', '.join(MISSING)}: `make test-connect` installs what it needs")
-    skip_without_java()
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    ended = subprocess.run(
-        [sys.executable, Path(__file__).with_name("connect_job.py"), tmp_path_factory.mktemp("connect")],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert ended.returncode == 0, ended.stderr
-    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return result
+    return run_connect_job("tests.spark.source.connect_job", tmp_path_factory.mktemp("connect"))
 
 
 def test_its_session_is_a_session_whose_cores_are_known_where_it_is_local(found: dict[str, Any]) -> None:
@@ -57,5 +43,15 @@ def test_map_in_arrow_works_there(found: dict[str, Any]) -> None:
     assert found["mapped"] == 4
 
 
-def test_its_errors_have_ours_in_them(found: dict[str, Any]) -> None:
-    assert "unknown option 'maxbytespertriger': is 'maxBytesPerTrigger' meant" in found["error"]
+@pytest.mark.parametrize("where", ["read", "stream", "write", "view"])
+def test_its_errors_have_ours_in_them(found: dict[str, Any], where: str) -> None:
+    assert f"InvalidInput: {MISSPELT[where]}" in found["errors"][where]
+
+
+def test_a_table_is_refused_with_what_works(found: dict[str, Any]) -> None:
+    assert "InvalidInput: a buffer cannot be made a table" in found["errors"]["table"]
+    assert "use CREATE TEMPORARY VIEW name USING penstock" in found["errors"]["table"]
+
+
+def test_only_a_session_can_be_registered_with(found: dict[str, Any]) -> None:
+    assert found["errors"]["register"] == "register takes a SparkSession, not DataFrame"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pickle import PicklingError
-from typing import Any
+from typing import Any, cast
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
@@ -33,8 +33,9 @@ from penstock.spark.pipeline.deduplication import Deduplicated, Deduplication
 from penstock.spark.pipeline.jobs import read_rows, with_retries, write_files
 from penstock.spark.pipeline.plan import Plan, Transform
 from penstock.spark.pipeline.tasks import ReadRows, TaskResult, WriteFiles
+from penstock.spark.sessions import is_connect
 from penstock.spark.source.partitions import BatchRun
-from penstock.spark.spark_errors import our_error
+from penstock.spark.spark_errors import our_error, text_of
 from penstock.spark.tables.contract import BlockId, StagedBlock
 
 _MAX_REASONS = 3
@@ -256,23 +257,26 @@ class BlockWriter:
             found = our_error(error)
             if isinstance(found, _NOT_THE_SINKS) or (found is not error and isinstance(found, NotFound | CorruptData)):
                 raise found from error
-            raise kind(f"{what} failed: {type(error).__name__}: {error if found is None else found}") from error
+            raise kind(f"{what} failed: {type(error).__name__}: {found or text_of(error)}") from error
 
 
 def _transformed(rows: DataFrame, transform: Transform) -> DataFrame:
     """What a transform makes of a block's rows. Raises `ProcessFailed`."""
     try:
         returned: object = transform(rows)
+        if is_connect(returned):
+            _ = cast("DataFrame", returned).schema  # it is checked there, and not when it is made
     except Exception as error:
-        raise ProcessFailed(f"a transform failed: {type(error).__name__}: {error}") from error
+        raise ProcessFailed(f"a transform failed: {type(error).__name__}: {text_of(error)}") from error
     if type(returned) is not type(rows) and not isinstance(returned, DataFrame):
         raise ProcessFailed(f"a transform must return a DataFrame, and returned {type(returned).__name__}")
     return returned  # of Connect, or of Spark's own session
 
 
 def _drops_duplicates(rows: DataFrame) -> bool:
-    plan = getattr(rows, "_jdf", None)  # Connect has none
-    return plan is not None and "Deduplicate" in plan.queryExecution().logical().toString()
+    plan: Any = rows
+    text = plan._plan.print() if is_connect(rows) else plan._jdf.queryExecution().logical().toString()
+    return "Deduplicate" in text
 
 
 def _discard(staged: StagedBlock, block: BlockId) -> None:

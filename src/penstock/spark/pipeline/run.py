@@ -35,7 +35,7 @@ from penstock.spark.pipeline.triggers import Trigger
 from penstock.spark.sessions import cores_of, is_connect
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.schemas import RECORD_FIELDS
-from penstock.spark.spark_errors import our_error
+from penstock.spark.spark_errors import our_error, text_of
 from penstock.spark.tables.contract import Table
 from penstock.spark.versions import columns_from_ddl
 from penstock.storage import redact
@@ -166,9 +166,14 @@ class PipelineRun:
             raise self._failure
 
     def _thread(self) -> threading.Thread:
-        """The thread of the loop. A job's group is a property of the thread that starts it."""
+        """The thread of the loop. A job has the group, or with Connect the tag, of the thread that starts it."""
         if is_connect(self._spark):
-            return threading.Thread(target=self._run_loop, name="penstock-blocks", daemon=True)
+
+            def run_with_tag() -> None:
+                self._spark.addTag(self._group)
+                self._run_loop()
+
+            return threading.Thread(target=run_with_tag, name="penstock-blocks", daemon=True)
 
         def run_in_group() -> None:
             _make_active(self._spark)
@@ -205,8 +210,10 @@ class PipelineRun:
     def _give_up(self, worker: threading.Thread) -> None:
         """Stop at once: cancel the jobs. The thread commits nothing more, whatever a sink of the user's still does."""
         self._is_given_up = True
-        if not is_connect(self._spark):
-            with suppress(Exception):  # Spark is gone, and with it the jobs
+        with suppress(Exception):  # Spark is gone, and with it the jobs
+            if is_connect(self._spark):
+                self._spark.interruptTag(self._group)
+            else:
                 self._spark.sparkContext.cancelJobGroup(self._group)
         worker.join(_STOP_SECONDS)
 
@@ -216,7 +223,7 @@ class PipelineRun:
 
     def _error_of(self, error: Exception) -> BaseException:
         what = "Spark failed" if isinstance(error, Py4JJavaError | PySparkException) else "Spark is gone"
-        return our_error(error) or EngineError(f"{what}: {type(error).__name__}: {error}")
+        return our_error(error) or EngineError(f"{what}: {type(error).__name__}: {text_of(error)}")
 
 
 class Stopping:

@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from penstock.errors import InvalidInput, StorageError
+from penstock.spark.sessions import is_connect
 from penstock.spark.tables.parquet.commits import BlockFile
 from penstock.storage import redact
 
@@ -18,13 +19,18 @@ from penstock.storage import redact
 class HadoopFiles:
     """A file system through Hadoop's `FileContext`, whose rename fails in one step if the target is there.
 
-    Raises `InvalidInput` for a scheme that Hadoop does not know.
+    Raises `InvalidInput` for a scheme that Hadoop does not know, and with Spark Connect, whose Hadoop is the server's.
     """
 
     spark_scheme = ""  # a path has its scheme already
     tasks_write = False  # Hadoop is in the JVM, and tasks are in Python
 
     def __init__(self, spark: SparkSession, url: str) -> None:
+        if is_connect(spark):
+            raise InvalidInput(
+                f"{redact(url)} is reached by Spark's Hadoop only, and not through Spark Connect: use a path, s3://, "
+                "gs:// or az://, or a classic session"
+            )
         jvm: Any = spark._jvm
         self._hadoop = jvm.org.apache.hadoop.fs
         self._to_bytes = jvm.org.apache.commons.io.IOUtils.toByteArray
