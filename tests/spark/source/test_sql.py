@@ -25,12 +25,52 @@ def test_a_temporary_view_is_read(session: Any, backlog: Backlog) -> None:
 
 
 @pytest.mark.usefixtures("dropped")
+@pytest.mark.parametrize("create", ["create table", "create table if not exists", "create or replace table"])
 @pytest.mark.parametrize("place", ["options (path '{}')", "location '{}'"])
-def test_a_table_is_refused_at_once_with_what_works(session: Any, backlog: Backlog, place: str) -> None:
+def test_a_table_is_refused_at_once_with_what_works(session: Any, backlog: Backlog, create: str, place: str) -> None:
     with pytest.raises(Exception, match=r"InvalidInput: a buffer cannot be .* use CREATE TEMPORARY VIEW name USING"):
-        session.sql(f"create table events using penstock {place.format(backlog.url)}")
+        session.sql(f"{create} events using penstock {place.format(backlog.url)}")
 
     assert not session.catalog.tableExists("events")
+
+
+@pytest.mark.usefixtures("dropped")
+@pytest.mark.parametrize("create", ["create table", "create or replace table"])
+@pytest.mark.parametrize("place", ["", "options (path '{}')", "location '{}'"])
+def test_a_table_of_a_query_is_refused_at_once_and_nothing_is_appended(
+    session: Any, backlog: Backlog, create: str, place: str
+) -> None:
+    backlog.put([b"a"])
+
+    with pytest.raises(Exception, match=r"InvalidInput: the buffer's place .* use CREATE TEMPORARY VIEW name"):
+        session.sql(f"{create} events using penstock {place.format(backlog.url)} as select cast('b' as binary) value")
+
+    assert not session.catalog.tableExists("events")
+    assert backlog.values() == [b"a"]
+
+
+@pytest.mark.usefixtures("dropped")
+@pytest.mark.parametrize("mode", ["errorifexists", "append", "overwrite", "ignore"])
+def test_save_as_table_without_a_path_is_refused_at_once(session: Any, mode: str) -> None:
+    rows = session.sql("select cast('b' as binary) value")
+
+    with pytest.raises(Exception, match=r"InvalidInput: the buffer's place .* use CREATE TEMPORARY VIEW name"):
+        rows.write.format("penstock").mode(mode).saveAsTable("events")
+
+    assert not session.catalog.tableExists("events")
+
+
+@pytest.mark.usefixtures("dropped")
+def test_save_as_table_with_a_path_appends_once_and_says_what_works_when_the_table_is_used(
+    session: Any, backlog: Backlog
+) -> None:
+    # Spark tells a writer the same as for `save`.
+    rows = session.sql("select cast('b' as binary) value")
+    rows.write.format("penstock").mode("append").option("path", backlog.url).saveAsTable("events")
+    assert backlog.values() == [b"b"]
+
+    with pytest.raises(Exception, match=r"InvalidInput: the buffer's place .* use CREATE TEMPORARY VIEW name"):
+        session.sql("select value from events").collect()
 
 
 @pytest.mark.usefixtures("dropped")

@@ -127,14 +127,14 @@ class BufferTarget:
     @classmethod
     def of(cls, options: dict[str, str], schema: StructType, overwrite: bool) -> BufferTarget:
         """Check where rows go. Raises `InvalidInput` for an option or a column that it cannot take."""
-        if overwrite:
-            raise InvalidInput("a buffer is append only: use mode('append'), or outputMode('append') for a stream")
         where = options.pop("path", "")
         if not where:
             raise InvalidInput(
                 "the buffer's place is missing: give it to save(...) or start(...), or as option path"
                 + ("" if options else f". {NO_TABLES}")
             )
+        if overwrite:
+            raise InvalidInput("a buffer is append only: use mode('append'), or outputMode('append') for a stream")
         options.pop("checkpointlocation", None)
         config = ProducerConfig(
             manifest_path=options.pop("manifestpath", MANIFEST_PATH),
