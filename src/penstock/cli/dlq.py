@@ -18,6 +18,7 @@ from penstock.cli.output import counted, say, say_json, show
 from penstock.cli.places import MANIFEST_PATH, AsJson, ManifestPath, StorageOptions, open_with
 from penstock.cli.table_places import CatalogOptions, TableKind, TablePlace, moment_of, open_table_at
 from penstock.errors import InvalidInput
+from penstock.storage import redact
 
 if TYPE_CHECKING:
     from penstock.spark import Filter, Replayed, StoredLetter
@@ -137,7 +138,7 @@ def show_letter(
     found = [letter for letter in found if letter.id == letter_id] or found
     if not letter_id or not found:
         raise InvalidInput(
-            f"there is no letter with the id {letter_id!r} in {where}: penstock dlq list --each has them"
+            f"there is no letter with the id {letter_id!r} in {redact(where)}: penstock dlq list --each has them"
         )
     if len(found) > 1:
         raise InvalidInput(f"{len(found)} letters have ids that begin with {letter_id!r}: give more of it")

@@ -20,12 +20,12 @@ _SECRET_VARIABLE = re.compile(
 )
 _SECRET_PARAMETER = re.compile(
     r"(?i)\b(sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|x-goog-credential|"
-    r"awsaccesskeyid|access_token|token)=[^&\s\"'<>]+"
+    r"awsaccesskeyid|access_token|token|password|passwd|client_secret)=[^&\s\"'<>]+"
 )
 _SECRET_ELEMENT = re.compile(r"(?i)<(AWSAccessKeyId|StringToSign\w*|SignatureProvided|CanonicalRequest\w*)>")
 _SECRET_HEADER = re.compile(r"(?i)\b(authorization|x-amz-security-token)(\"?\s*[:=]\s*).*")
-_USER_INFO = re.compile(r"://[^/@\s]+@")
-_USER_INFO_WITHOUT_END = re.compile(r"://[^/@\s]*\Z")
+_USER_INFO = re.compile(r"://[^/\s]+@")  # up to the last @: a password may have one
+_USER_INFO_WITHOUT_END = re.compile(r"://[^/\s]*\Z")
 _MAX_SEARCHED_CHARACTERS = 8_000  # a server's answer may be as long as it likes; a message may not
 _SHORTEST = 4  # shorter values are no secrets, and hiding them would blot out the message
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -28,8 +28,8 @@ class OpenedTable:
 
     kind: str
     table: Table
-    notes_url: str
-    notes_options: Mapping[str, str]
+    notes_url: str = field(repr=False)  # it and the options may have credentials
+    notes_options: Mapping[str, str] = field(repr=False)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows that are committed, without Spark. Raises `NotFound` where the table is compacted meanwhile."""
@@ -81,9 +81,13 @@ def _open_iceberg(name: str, catalog: Mapping[str, str] | None, options: Mapping
 
     database = embedded_catalog(catalog or {})
     if database is not None and not os.path.exists(database):  # opening it would create one
-        raise InvalidInput(f"there is no Iceberg catalog in {os.path.dirname(database)}: is the warehouse right?")
+        raise InvalidInput(
+            f"there is no Iceberg catalog in {redact(os.path.dirname(database))}: is the warehouse right?"
+        )
     table = open_iceberg(name, catalog=catalog or None)
-    return OpenedTable("iceberg", table, *_beside(table.location.replace("s3a://", "s3://", 1), options))
+    location = table.location.replace("s3a://", "s3://", 1)
+    known = table.store_options if location.startswith("s3://") else {}
+    return OpenedTable("iceberg", table, *_beside(location, known | dict(options)))
 
 
 def _check_place(url: str) -> None:

@@ -21,12 +21,23 @@ from penstock.spark.tables.iceberg.durable_files import (
     is_local,
     make_durable_directory,
 )
-from penstock.storage import local_path, redact, sync_directory
+from penstock.storage import local_path, redact, secrets_of, sync_directory
 
 _SQLITE_FILE = "catalog.db"
 _SQLITE_WAIT_MS = 30_000
 _LOADS = 5  # tries: a file of metadata that is read may be replaced and removed meanwhile
 _NO_SECRETS = frozenset({"type", "warehouse", "py-io-impl", "py-catalog-impl", "uri", "s3.endpoint", "s3.region"})
+_STORE_OPTIONS = {  # the later of two counts
+    "client.region": "region",
+    "client.access-key-id": "access_key_id",
+    "client.secret-access-key": "secret_access_key",
+    "client.session-token": "session_token",
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +179,22 @@ class OpenCatalog:
         self._sqlite = os.path.realpath(engine.url.database)
 
 
+def store_options(properties: Mapping[str, object]) -> dict[str, str]:
+    """Properties of a table's files as options of a store, for what is kept beside the table in the same bucket.
+
+    >>> store_options({"s3.endpoint": "http://minio:9000", "s3.region": "eu-west-1", "warehouse": "s3://lake"})
+    {'endpoint': 'http://minio:9000', 'region': 'eu-west-1', 'allow_http': 'true'}
+    """
+    options = {option: str(properties[name]) for name, option in _STORE_OPTIONS.items() if name in properties}
+    return options | ({"allow_http": "true"} if options.get("endpoint", "").startswith("http://") else {})
+
+
 def _secrets_of(properties: Mapping[str, str]) -> list[str]:
-    """Values that may be credentials: those of every property that is not known to have none."""
-    return [str(value) for key, value in properties.items() if key not in _NO_SECRETS and len(str(value)) > 3]
+    """Values that may be credentials: of properties that are not known to have none, of addresses, the environment."""
+    given = [str(value) for key, value in properties.items() if key not in _NO_SECRETS]
+    parts = str(properties.get("credential", "")).split(":", 1)  # the id of a client, and its secret
+    addresses = {f"{key} endpoint": properties[key] for key in ("uri", "s3.endpoint") if key in properties}
+    return [text for text in (*given, *parts) if len(text) > 3] + secrets_of(addresses)
 
 
 def _completed(name: str, properties: Mapping[str, str] | None) -> dict[str, str]:

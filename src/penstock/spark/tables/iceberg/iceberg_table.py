@@ -20,7 +20,7 @@ from penstock.errors import Conflict, InvalidInput
 from penstock.spark.source.schemas import to_arrow
 from penstock.spark.tables.contract import BlockId, Compacted, Position, Table, TableInfo, Vacuumed
 from penstock.spark.tables.iceberg import maintenance
-from penstock.spark.tables.iceberg.catalogs import OpenCatalog, TableName
+from penstock.spark.tables.iceberg.catalogs import OpenCatalog, TableName, store_options
 from penstock.spark.tables.iceberg.columns import Change, iceberg_columns, match_columns, shown_type
 from penstock.spark.tables.iceberg.commits import Append, StagedBlock
 from penstock.spark.tables.iceberg.files import Commit, Layout, append_files
@@ -79,6 +79,11 @@ class IcebergTable(Table):
     def exists(self) -> bool:
         """Whether its catalog has it."""
         return self._catalog.load(self._name) is not None
+
+    @property
+    def store_options(self) -> dict[str, str]:
+        """How the store is opened that its files are in. Raises `InvalidInput` where there is no table yet."""
+        return store_options(self._existing().io.properties)
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the table, by PyIceberg."""
