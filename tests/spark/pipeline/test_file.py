@@ -162,6 +162,16 @@ def test_a_whole_file_configures_its_session(folder: Path) -> None:
     ]
 
 
+def test_a_master_of_spark_connect_is_reached_with_the_files_settings_alone(folder: Path) -> None:
+    text = WHOLE.replace('"local[2]"', '"sc://host:15002"')
+    assert configure(load(folder, text), Recorder()).calls == [
+        ("remote", "sc://host:15002"),
+        ("appName", "clicks"),
+        ("config", "spark.sql.shuffle.partitions", "4"),
+        ("config", "spark.ui.enabled", "false"),
+    ]
+
+
 def test_the_least_file_has_the_defaults(folder: Path) -> None:
     found = load(folder, PLACES + SINK)
     assert found.trigger == "asap"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,23 @@ def test_rows_and_dead_letters_went_through_the_functions_beside_the_file_and_ar
     letters = [(letter["payload"], letter["stage"]) for letter in done.places.letters()]
     assert letters == [(b"no JSON", "parse"), (b'{"id": 2, "event": ""}', "process")]
     assert done.places.queued() == []
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is not None, reason="Spark Connect is installed")
+def test_a_master_of_spark_connect_without_its_packages_is_refused_in_one_line(tmp_path: Path) -> None:
+    skip_without_java()
+    (tmp_path / "my_steps.py").write_text(STEPS)
+    text = PIPELINE.format(root=tmp_path).replace("local[2]", "sc://localhost:1")
+    (tmp_path / "pipeline.toml").write_text(text)
+
+    command = Path(sys.executable).with_name("penstock")  # with `python -c` Spark takes itself for a doctest, and ends
+    result = subprocess.run(
+        [command, "run", tmp_path / "pipeline.toml"], capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert result.returncode == 1
+    assert "is a server of Spark Connect, which needs more: pip install 'pyspark[connect]'" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 SMALL = """\

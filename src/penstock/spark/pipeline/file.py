@@ -55,6 +55,7 @@ _EXPECTED_AT = {
     "deduplicate.keys": 'a list of columns, such as ["id"]',
     "dead_letters": "text, or a table with url and kind",
 }
+_CONNECT = "sc://"
 _DAEMON = "penstock.spark.worker_daemon"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # What may close a part of a file that ends within a text, and within arrays and inline tables.
@@ -94,6 +95,7 @@ class PipelineFile:
         """Start a Spark session, or return the one that runs.
 
         Workers on this host get this Python, unless PYSPARK_PYTHON names another, and find modules beside the file.
+        Raises `InvalidInput` where its master is a server of Spark Connect, and what that needs is not installed.
         """
         from pyspark.sql import SparkSession
 
@@ -105,7 +107,13 @@ class PipelineFile:
         folder = os.path.dirname(os.path.abspath(self.path))
         if folder not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, paths)])
-        return cast("SparkSession", configure(self, SparkSession.builder).getOrCreate())
+        try:
+            return cast("SparkSession", configure(self, SparkSession.builder).getOrCreate())
+        except ImportError as error:
+            raise InvalidInput(
+                f"{self.path}: spark.master {self.table.spark.master!r} is a server of Spark Connect, which needs "
+                f"more: pip install 'pyspark[connect]' ({error})"
+            ) from error
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> PipelineFile:
@@ -188,9 +196,11 @@ def configure(file: PipelineFile, builder: Any) -> Any:
     from penstock.spark.sessions import SESSION_DEFAULTS
 
     spark = file.table.spark
-    builder = builder if spark.master is None else builder.master(spark.master)
+    is_connect = (spark.master or "").startswith(_CONNECT)
+    if spark.master is not None:
+        builder = builder.remote(spark.master) if is_connect else builder.master(spark.master)
     builder = builder if spark.app_name is None else builder.appName(spark.app_name)
-    settings = dict(SESSION_DEFAULTS)
+    settings = {} if is_connect else dict(SESSION_DEFAULTS)  # they are for when Spark starts, and there it has
     if (spark.master or "").startswith("local"):
         settings |= {"spark.python.daemon.module": _DAEMON, _JAVA_OPTIONS: sharing_options()}
     settings |= file.spark_config
