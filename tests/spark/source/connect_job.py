@@ -56,14 +56,15 @@ def _errors(spark: SparkSession, rows: Any, events: str, checkpoint: str) -> dic
         reading = spark.readStream.format("penstock").option("maxBytesPerTriger", "1").load(events)
         reading.writeStream.format("noop").option("checkpointLocation", checkpoint).start().awaitTermination(120)
 
+    def view() -> None:
+        spark.sql(f"create temporary view misspelt using penstock options (path '{events}', grup 'a')")
+        spark.table("misspelt").collect()
+
     wrong: dict[str, Callable[[], object]] = {
         "read": lambda: spark.read.format("penstock").option("maxBytesPerTriger", "1").load(events).collect(),
         "stream": stream,
         "write": lambda: rows.write.format("penstock").mode("append").option("compresion", "zstd").save(events),
-        "view": lambda: (
-            spark.sql(f"create temporary view misspelt using penstock options (path '{events}', grup 'a')")
-            and spark.table("misspelt").collect()
-        ),
+        "view": view,
         "table": lambda: spark.sql(f"create table seen_too using penstock options (path '{events}')"),
         "register": lambda: register(rows),
     }

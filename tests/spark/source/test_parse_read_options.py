@@ -90,7 +90,7 @@ def test_a_read_gives_the_rows_and_the_reasons_of_the_parser(
     values = data.draw(st.lists(payloads(schema, form), min_size=1, max_size=6))
     parsed = parse_as(pa.array(values, pa.binary()), schema, form, options)
     extra = [RESCUED] if options.rescue else []
-    named = StructType([*SET_ASIDE, *extra, *from_arrow_schema(schema)])
+    named = StructType([*SET_ASIDE, *extra, *from_arrow_schema(schema, prefer_timestamp_ntz=True)])
     chunk = Chunk(records_to_arrow([*map(Record, values)]), 0, BatchDescriptor(0, "x"), "memory://x")
     found = pa.Table.from_batches(ParsedRows(named, form, OnError.DLQ, options).of(chunk)).to_pylist()
     rows = [{name: row[name] for name in parsed.batch.schema.names} for row in found if row["_error"] is None]
