@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +28,24 @@ from tests.support.processes import PATIENCE
 EVENTS = [[b'{"id": 1, "name": "a"}', b'{"id": 2, "name": "b"}'], [b"no JSON", b'{"id": 2, "name": "c"}']]
 COLUMNS = "id bigint, name string"
 HELD, RELEASED = "held", "released"  # pipes in the directory of a pipeline's places
+
+
+FILE = """\
+source = "{root}/events"
+dead_letters = "{root}/dead-letters"
+trigger = "available_now"
+
+[parse]
+format = "json"
+schema = "id bigint, name string"
+
+[sink]
+parquet = "{root}/table"
+
+[spark]
+master = "sc://localhost:15002"
+"""
+OF_THIS_SESSION = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
 
 class Lines(logging.Handler):
@@ -115,11 +134,21 @@ class Job:
             "rdd": parsed(one).transform(lambda rows: rows.rdd.toDF()).to_parquet(one.table),
             "no-frame": parsed(one).transform(lambda _: 3).to_parquet(one.table),  # type: ignore[arg-type,return-value]
             "process": parsed(one).process(failing).to_parquet(one.table),
-            "sink": parsed(one).to(lambda df, _: df.select("nothing").collect()),
+            "sink": parsed(one).to(select_nothing),
             "unrouted": one.pipeline().parse("json", COLUMNS).to_parquet(one.table),
             "option": one.pipeline(maxBytesPerTriger=1).parse("json", COLUMNS).to_parquet(one.table),
         }
         return {name: self.error_of(pipeline) for name, pipeline in pipelines.items()} | {"queued": one.queued()}
+
+    def command(self) -> list[str]:
+        """What `penstock run` prints, which reaches the same server."""
+        one = self.places("command")
+        file = one.root / "pipeline.toml"
+        file.write_text(FILE.format(root=one.root))
+        environment = {name: value for name, value in os.environ.items() if name not in OF_THIS_SESSION}
+        command = [Path(sys.executable).with_name("penstock"), "run", file]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
+        return [ended.stdout, ended.stderr]
 
     def stopped(self) -> dict[str, Any]:
         """A run that two signals stop at once, in the middle of a task; and the one after it."""
@@ -142,6 +171,10 @@ def parsed(places: Places) -> Pipeline:
 
 def failing(_batch: Any) -> Any:
     raise ValueError("a process function that fails")
+
+
+def select_nothing(df: Any, _block: str) -> None:
+    df.select("nothing").collect()
 
 
 def holding(root: Path) -> Callable[[Any], Any]:
@@ -169,7 +202,7 @@ def main(directory: Path) -> dict[str, Any]:
     logging.getLogger("penstock").addHandler(logged)
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     job = Job(spark, directory)
-    found = {**job.tables(), **job.steps(), "errors": job.errors(), "stopped": job.stopped()}
+    found = {**job.tables(), **job.steps(), "errors": job.errors(), "command": job.command(), "stopped": job.stopped()}
     spark.stop()
     return found | {"warnings": sum("a transform drops duplicates" in line for line in logged.lines)}
 

@@ -111,6 +111,12 @@ def test_a_function_gets_each_block(found: Found) -> None:
     assert found.said["function-rows"] == [list(row.values()) for row in ROWS]
 
 
+def test_the_command_runs_a_file_there(found: Found) -> None:
+    printed, logged = found.said["command"]
+    assert printed.startswith("3 rows, "), logged
+    assert by_id(found.places("command").rows()) == ROWS
+
+
 def test_columns_are_inferred(found: Found) -> None:
     assert found.said["infer"]["rows"] == 3
     assert by_id(found.places("infer").rows()) == ROWS
