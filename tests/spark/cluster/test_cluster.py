@@ -29,6 +29,7 @@ pytest.importorskip("pyspark")
 from tests.spark.cluster import killed_job
 from tests.spark.cluster.killed_job import BATCHES, BLOCK, RECORDS
 from tests.spark.cluster.standalone import Cluster
+from tests.spark.kills import kinds
 from tests.support.repository import ROOT
 
 PAGE = (ROOT / "docs" / "guides" / "cluster.md").read_text()
@@ -151,12 +152,14 @@ def test_without_the_archive_the_executors_lack_the_module(cluster: Cluster, fol
 
 
 @pytest.mark.parametrize("held_while", ["reading", pytest.param("writing", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("kind", kinds.TABLES)
 def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
-    held_while: str, cluster: Cluster, folder: Path
+    kind: str, held_while: str, cluster: Cluster, folder: Path
 ) -> None:
     expected = produced(folder / "events")
     (folder / "job.py").write_text(Path(killed_job.__file__).read_text())
     (folder / "hold").write_text(held_while)
+    (folder / "kind").write_text(kind)
     driver = submit(cluster, folder)
 
     def marked() -> int | None:
@@ -166,7 +169,7 @@ def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
 
     session = until(marked, "the chosen record", A_JOB)
     killed = next(worker for worker in cluster.workers if worker.id == session)
-    blocks_before = len(list((folder / "table").glob("block=*")))
+    blocks_before = kinds.count_blocks(kind, folder / "table")
     others = {worker.id for worker in cluster.workers} - {killed.id}
     count = killed.kill()
     assert driver.status(A_JOB) == 0, driver.output
@@ -175,7 +178,10 @@ def test_a_worker_is_killed_in_a_block_and_every_event_is_there_once(
     assert count >= 4, "the worker, its executor, and the executor's Python processes"
     assert blocks_before == 1, "it was in the middle of block 1"
     assert int((folder / killed_job.AGAIN).read_text()) in others, "it was computed again elsewhere"
-    assert len(list((folder / "table").glob("block=*"))) == BATCHES // BLOCK
-    assert rows_of(folder / "table", "id", "event", "where") == expected.rows
-    assert rows_of(folder / "dead-letters", "payload", "stage", "sequence", "index") == expected.letters
+    assert kinds.count_blocks(kind, folder / "table") == BATCHES // BLOCK
+    for reader, rows in kinds.read_columns(kind, folder / "table", ["id", "event", "place"]).items():
+        assert sorted(rows, key=repr) == expected.rows, reader
+    columns = ["payload", "stage", "sequence", "index"]
+    for reader, letters in kinds.read_columns(kind, folder / "letters", columns).items():
+        assert sorted(letters, key=repr) == expected.letters, reader
     assert entries_left(folder) == 0
