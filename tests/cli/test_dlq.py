@@ -141,6 +141,20 @@ def test_equal_letters_have_ids_of_their_own(tmp_path: Path, here: Here) -> None
     assert len(set(ids)) == 3
 
 
+def test_ids_of_letters_that_differ_in_their_timestamps_do_not_depend_on_their_order(
+    tmp_path: Path, here: Here
+) -> None:
+    times = [datetime(2026, 1, 31, 11, minute, tzinfo=UTC) for minute in range(2)]
+    found = []
+    for order in (times, times[::-1]):
+        url = str(tmp_path / f"letters-{len(found)}")
+        rows = [{"index": None, "sequence": None, "timestamp": time} for time in order]
+        put_letters(open_table(None, url), rows)
+        found.append({letter["id"]: letter["timestamp_ms"] for letter in each(here, url)})
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+
+
 # show
 
 

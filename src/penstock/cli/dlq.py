@@ -187,7 +187,7 @@ def replay_letters(
 
     Those that were replayed before are left out. Killed in the middle, run it again: what was begun is finished first.
     Letters of the stage fetch are whole batches that could not be read, and no events: name the stage to send them.
-    Exit status 1: the fix function failed for some letters; these stay.
+    Exit status 1: some letters could not be fixed, or sent; these stay.
     """
     from penstock.spark import Replay, Target
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from penstock.records import Headers
 
 COLUMNS = ("payload", "key", "headers", "reason", "stage", "sequence", "index", "at")
 _ID_DIGITS = 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _letter(row: dict[str, Any]) -> StoredLetter:
     at, timestamp = _utc(row["at"]), _utc(row.get("timestamp"))
     # No headers and empty ones are the same here: some readers do not tell them apart.
     content = [row["payload"], row["key"], headers or None, row["reason"], row["stage"], row["sequence"], row["index"]]
-    content.append(None if at is None else round(at.timestamp() * 1e6))
+    content += [_microseconds(at), _microseconds(timestamp)]
     digest = hashlib.sha256(msgspec.msgpack.encode(content)).hexdigest()[:_ID_DIGITS]
     return StoredLetter(
         payload=row["payload"],
@@ -105,6 +106,10 @@ def _letter(row: dict[str, Any]) -> StoredLetter:
 
 def _utc(at: datetime | None) -> datetime | None:
     return None if at is None else at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def _microseconds(at: datetime | None) -> int | None:
+    return None if at is None else (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def _searching(text: str) -> Callable[[str], bool]:
