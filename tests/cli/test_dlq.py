@@ -145,7 +145,7 @@ def test_ids_of_letters_that_differ_in_their_timestamps_do_not_depend_on_their_o
     tmp_path: Path, here: Here
 ) -> None:
     times = [datetime(2026, 1, 31, 11, minute, tzinfo=UTC) for minute in range(2)]
-    found = []
+    found: list[dict[str, int]] = []
     for order in (times, times[::-1]):
         url = str(tmp_path / f"letters-{len(found)}")
         rows = [{"index": None, "sequence": None, "timestamp": time} for time in order]
