@@ -127,11 +127,11 @@ def test_a_sink_that_is_no_table_cannot_be_maintained(spark: Any, tmp_path: Path
     ("given", "problem"),
     [
         ({"every": "often"}, "every must be a time"),
-        ({"every": 5}, "every must be a time"),
+        ({"every": None}, "every must be a time"),
         ({"every": "0 seconds"}, "every must be a time"),
         ({"target": "large"}, "target must be a number of bytes"),
         ({"target": "0"}, "target must be a number of bytes"),
-        ({"target": 1 << 20}, "target must be a number of bytes"),
+        ({"target": 0.5}, "target must be a number of bytes"),
         ({"vacuum_older_than": "a week"}, "vacuum_older_than must be a time"),
     ],
 )
