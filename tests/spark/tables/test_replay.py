@@ -23,7 +23,8 @@ from penstock.spark.tables.letters import replay
 from penstock.spark.tables.letters.ledger import Ledger
 from penstock.spark.tables.letters.letter import Filter, StoredLetter
 from penstock.spark.tables.letters.replay import Replay, Target
-from penstock.spark.tables.parquet.table import open_table
+from penstock.spark.tables.parquet.objects import ObjectBlocks
+from penstock.spark.tables.parquet.table import ParquetTable, open_table
 from tests.support.plain_tables import put_letters
 
 MANIFEST = "ingest/manifest"
@@ -185,10 +186,15 @@ def test_a_plan_that_is_done_keeps_no_payloads(tmp_path: Path, fresh_name: str) 
     ]
 
 
-def test_a_replay_goes_on_when_the_table_is_compacted_under_it(tmp_path: Path, fresh_name: str) -> None:
+@pytest.mark.parametrize("place", ["disk", "objects"])
+def test_a_replay_goes_on_when_the_table_is_compacted_under_it(tmp_path: Path, fresh_name: str, place: str) -> None:
     stage = Stage(tmp_path, fresh_name)
-    table = open_table(None, stage.url)
-    put_letters(table, [{"payload": b"more %d" % number} for number in range(6)], 1)
+    if place == "objects":
+        stage.url = f"memory://{fresh_name}-letters"
+    table = open_existing_or_new(stage.url)
+    for block in range(0 if place == "objects" else 1, 3):
+        put_letters(table, [{"payload": b"%d in %d" % (number, block)} for number in range(6)], block)
+    letters = sum(batch.num_rows for batch in table.rows())
     running = stage.replay()
     write = running._ledger.write
     compacted: list[int] = []
@@ -200,7 +206,11 @@ def test_a_replay_goes_on_when_the_table_is_compacted_under_it(tmp_path: Path, f
         return write(*args)
 
     running._ledger.write = then_compact  # type: ignore[method-assign,assignment]
-    assert running.run(Filter()).replayed == LETTERS + 6
-    assert compacted == [2]
+    assert running.run(Filter()).replayed == letters
+    assert compacted == [3]
     assert max(stage.events().values()) == 1
-    assert sum(stage.events().values()) == LETTERS + 6
+    assert sum(stage.events().values()) == letters
+
+
+def open_existing_or_new(url: str) -> ParquetTable:
+    return ParquetTable(ObjectBlocks(open_store(url))) if url.startswith("memory:") else open_table(None, url)

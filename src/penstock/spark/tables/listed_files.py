@@ -54,6 +54,13 @@ class ListedFiles:
 
     def rows_of(self, path: str, size: int) -> Iterator[pa.RecordBatch]:
         """The rows of a file. Raises `CorruptData` if it is gone, or is not as it is listed."""
+        try:
+            yield from self.rows_if_there(path, size)
+        except NotFound as error:
+            raise CorruptData(str(error)) from error
+
+    def rows_if_there(self, path: str, size: int) -> Iterator[pa.RecordBatch]:
+        """As `rows_of`, but raises `NotFound` if the file is gone: for a caller that looks again at what is listed."""
         place = f"{path} in {self.store.url}"
         try:
             if isinstance(self.store, LocalStore):
@@ -62,7 +69,7 @@ class ListedFiles:
             else:
                 source = pa.BufferReader(self.store.get(path).data)
         except (NotFound, FileNotFoundError) as error:
-            raise CorruptData(
+            raise NotFound(
                 f"{place} is gone, and {self.listed_by} lists it: it was removed by a vacuum that began later, so read "
                 "again, or by another program"
             ) from error

@@ -99,15 +99,17 @@ def compact(blocks: CompactableBlocks, target_bytes: int) -> Compacted:
     """Write the small files of each partition together. Raises `InvalidInput` where the place cannot do that."""
     if target_bytes < 1:
         raise InvalidInput(f"the target must be a number of bytes from 1, not {target_bytes}")
+    why = "another compaction was faster"
     for _ in range(_MAX_TRIES):
         try:
             done = _try(blocks, target_bytes)
         except NotFound as error:
             _log.info("compacting %s again, for another process has changed it: %s", blocks.url, error)
+            why = str(error)
             continue
         if done is not None:
             return done
-    raise StorageError(f"{blocks.url} was not compacted: {_MAX_TRIES} times another compaction was faster")
+    raise StorageError(f"{blocks.url} was not compacted in {_MAX_TRIES} tries: {why}")
 
 
 def current_commits(blocks: CompactableBlocks) -> list[BlockCommit]:

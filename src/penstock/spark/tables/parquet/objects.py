@@ -176,7 +176,7 @@ class ObjectBlocks:
 
     def rows_of(self, file: CommittedFile) -> Iterator[pa.RecordBatch]:
         """The rows of a file, which is in memory meanwhile."""
-        return self._files.rows_of(file.file.path, file.file.size)
+        return self._files.rows_if_there(file.file.path, file.file.size)
 
     def compacting(self, state: TableState, nonce: str) -> ObjectAttempt:
         """Begin a compaction."""
