@@ -50,11 +50,11 @@ def letters_kind(kind: str) -> str:
     return PARQUET if kind == BUFFER else UPSERTS.get(kind, kind)
 
 
-def open_rows(kind: str, spark: Any, place: Path) -> Sink:
-    """The sink itself, as a run opens it."""
+def open_rows(kind: str, spark: Any, place: Path, **more: Any) -> Sink:
+    """The sink itself, as a run opens it; a table with more options."""
     if kind == BUFFER:
         return BufferSink(spark, str(place), {})
-    merge = _MERGE if kind in UPSERTS else {}
+    merge = (_MERGE if kind in UPSERTS else {}) | more
     table = TableKind(UPSERTS.get(kind, kind))
     if table is TableKind.ICEBERG:
         return open_any_table(spark, name_of(place), kind=table, catalog=catalog_of(place), **merge)

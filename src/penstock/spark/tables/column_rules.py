@@ -42,6 +42,20 @@ def refuse_twice(names: Sequence[str], where: str) -> None:
         seen.add(name.lower())
 
 
+def refuse_empty_structs(kind: DataType, name: str = "") -> None:
+    """Raise `InvalidInput` for a struct without fields, which Parquet files cannot have, by its path."""
+    if isinstance(kind, StructType):
+        if name and not kind.fields:
+            raise InvalidInput(f"the column {name!r} is a struct without fields, which no file of a table can have")
+        for field in kind:
+            refuse_empty_structs(field.dataType, f"{name}.{field.name}" if name else field.name)
+    elif isinstance(kind, ArrayType):
+        refuse_empty_structs(kind.elementType, f"{name}.element")
+    elif isinstance(kind, MapType):
+        refuse_empty_structs(kind.keyType, f"{name}.key")
+        refuse_empty_structs(kind.valueType, f"{name}.value")
+
+
 def nullable(kind: DataType, *, with_metadata: bool = False) -> DataType:
     """The same type with nulls allowed everywhere; the metadata of fields stays only if asked for."""
     if isinstance(kind, StructType):

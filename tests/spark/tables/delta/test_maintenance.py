@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType, TimestampNTZType
 
 from penstock.errors import Conflict, InvalidInput
 from penstock.spark.tables.contract import Compacted, Position, Vacuumed
@@ -204,3 +206,18 @@ def test_an_age_that_is_none_is_refused(tmp_path: Path, wrong: Any) -> None:
     commit(table, block(0, 1))
     with pytest.raises(InvalidInput, match="older_than must be a number of seconds, 0 or more"):
         table.vacuum(wrong)
+
+
+def test_a_compaction_leaves_the_protocol_and_the_metadata_of_columns_as_they_were(tmp_path: Path) -> None:
+    columns = StructType([StructField("id", LongType()), StructField("wall", TimestampNTZType())])
+    table = open_delta(str(tmp_path / "table"))
+    assert commit(table, block(0, 1), [{"id": 0, "wall": 0}], columns)
+    assert commit(table, block(1, 2), [{"id": 1, "wall": 1}], columns)
+    deltalake.DeltaTable(tmp_path / "table").alter.set_column_metadata("id", {"comment": "a number"})
+    before = deltalake.DeltaTable(tmp_path / "table").protocol()
+    assert table.compact().files_after == 1
+    after = deltalake.DeltaTable(tmp_path / "table")
+    assert after.protocol() == before
+    assert after.schema().fields[0].metadata["comment"] == "a number"
+    assert commit(open_delta(str(tmp_path / "table")), block(2, 3), [{"id": 2, "wall": 2}], columns)
+    assert ids(tmp_path / "table") == [0, 1, 2]

@@ -12,6 +12,7 @@ from penstock.errors import InvalidInput
 # Features that change nothing here, and those that change something only by a property that is looked at below.
 _KNOWN = {"appendOnly", "invariants", "timestampNtz", "checkConstraints", "generatedColumns", "changeDataFeed"}
 _KNOWN |= {"v2Checkpoint", "vacuumProtocolCheck"}
+_KNOWN |= {"variantType"}  # which delta-rs adds to tables that have no such column
 _IN_COLUMNS = {
     "delta.invariants": "an invariant",
     "delta.generationExpression": "a generated value",

@@ -36,7 +36,7 @@ Handle: TypeAlias = deltalake.DeltaTable
 """One version of a table."""
 
 COMPACTION = "penstock.compaction"
-"""The table's property with the name of the compaction that began last."""
+"""What of the first column's metadata is the name of the compaction that began last."""
 
 _COMMITS_PER_CHECKPOINT = 100
 _HISTORY_LIMITS = (10, 200, None)
@@ -95,15 +95,23 @@ class DeltaLog:
                 post_commithook_properties=_NO_HOOKS,
             )
 
-    def set_property(self, handle: Handle, name: str, value: str) -> None:
-        """Set a property of the table that is Penstock's own, in a commit of its own."""
-        with self.failing_to("set a property of"):
-            handle.alter.set_table_properties(
-                {name: value},
-                raise_if_not_exists=False,
+    def announce_compaction(self, handle: Handle, name: str) -> None:
+        """Write the name of a compaction into the table's metadata, in a commit of its own.
+
+        Beside the first column, and not as a property: `set_table_properties` of delta-rs 1.6 adds the feature
+        `variantType` to a table that has features, and other readers refuse it then.
+        """
+        with self.failing_to("announce a compaction of"):
+            handle.alter.set_column_metadata(
+                handle.schema().fields[0].name,
+                {COMPACTION: name},
                 commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=_NO_HOOKS,
             )
+
+    def announced_compaction(self, handle: Handle) -> object:
+        """The name of the compaction that was announced last."""
+        return handle.schema().fields[0].metadata.get(COMPACTION)
 
     def append(
         self, handle: Handle, block: BlockId, attempt: str, files: Sequence[StagedFile], rows: int | None = None
@@ -130,12 +138,15 @@ class DeltaLog:
     def state(self, handle: Handle) -> str:
         """All of a table that a writer depends on, but its rows."""
         metadata = handle.metadata()
-        settings = {name: value for name, value in metadata.configuration.items() if name != COMPACTION}
+        settings = metadata.configuration
         return repr((metadata.id, self.columns(handle).json(), metadata.partition_columns, settings, handle.protocol()))
 
     def columns(self, handle: Handle) -> StructType:
         """The table's columns, which Delta writes as Spark does."""
-        found: StructType = StructType.fromJson(json.loads(handle.schema().to_json()))
+        schema = json.loads(handle.schema().to_json())
+        for field in schema["fields"]:
+            field["metadata"].pop(COMPACTION, None)
+        found: StructType = StructType.fromJson(schema)
         return found
 
     def check_writable(self, handle: Handle, *, merges: bool) -> None:

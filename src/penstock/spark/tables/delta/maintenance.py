@@ -16,7 +16,6 @@ from penstock.core import Backoff, check_seconds, check_whole
 from penstock.errors import Conflict
 from penstock.spark.tables.contract import Compacted, Position, TableInfo, Vacuumed
 from penstock.spark.tables.delta.files import STAGING
-from penstock.spark.tables.delta.log import COMPACTION
 
 if TYPE_CHECKING:
     from penstock.spark.tables.delta.log import Handle
@@ -56,7 +55,7 @@ def compact(table: DeltaTable, target_bytes: int) -> Compacted:
     """Write small files together. A merge in between makes delta-rs give up: then again, on what is there now.
 
     Delta-rs does not see that another compaction has replaced the same files, and both would add their rows. What it
-    does see is a change of the table's properties: so a compaction writes its name there first, and commits on a
+    does see is a change of the table's metadata: so a compaction writes its name there first, and commits on a
     version that has it. It commits only if no other has written its own since. Raises `Conflict` if one has.
     """
     check_whole("target_bytes", target_bytes)
@@ -70,14 +69,14 @@ def compact(table: DeltaTable, target_bytes: int) -> Compacted:
             if not _has_small_files(table, handle, target_bytes):
                 return Compacted()
             try:
-                table.log.set_property(handle, COMPACTION, name)
+                table.log.announce_compaction(handle, name)
             except Conflict:
                 if not lost.wait():
                     raise
                 continue
             is_announced = True
             continue
-        if handle.metadata().configuration.get(COMPACTION) != name:
+        if table.log.announced_compaction(handle) != name:
             raise Conflict(f"the Delta table {table.url} was not compacted: another compaction of it has begun")
         table.step("compacting")
         try:

@@ -12,6 +12,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyspark.sql import types as spark
 
 from penstock.errors import InvalidInput
+from penstock.spark.tables.column_rules import refuse_empty_structs
 
 _PRIMITIVES: tuple[tuple[type[spark.DataType], iceberg.PrimitiveType], ...] = (
     (spark.StringType, iceberg.StringType()),
@@ -82,6 +83,7 @@ def iceberg_columns(columns: spark.StructType) -> Schema:
 
     All of them may be null, whatever Spark says of them: a column that a later block does not have is null there.
     """
+    refuse_empty_structs(columns)
     ids = itertools.count(1)
     return Schema(*_fields(columns, ids, ""))
 

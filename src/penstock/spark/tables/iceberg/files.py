@@ -40,6 +40,9 @@ from pyiceberg.typedef import Properties, Record, TableVersion
 from pyiceberg.types import ListType, MapType
 
 from penstock.errors import InvalidInput
+from penstock.spark.tables.iceberg.null_lists import keep_null_lists
+
+keep_null_lists()
 
 # These take what their types do not say.
 _map_type: Callable[..., pa.DataType] = pa.map_

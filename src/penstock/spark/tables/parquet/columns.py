@@ -25,6 +25,7 @@ from penstock.spark.tables.column_rules import (
     check_partition_columns,
     nullable,
     nullable_columns,
+    refuse_empty_structs,
     refuse_twice,
 )
 from penstock.spark.tables.parquet.commits import BLOCK, BlockCommit
@@ -47,6 +48,7 @@ def check_columns(schema: StructType, partition_by: Sequence[str], committed: It
     """
     names = schema.fieldNames()
     refuse_twice(names, "the block has")
+    refuse_empty_structs(schema)
     _refuse_block(names)
     takes = "text, whole numbers, decimals, booleans, dates and timestamps"
     check_partition_columns(schema, partition_by, _PARTITION_TYPES, takes)

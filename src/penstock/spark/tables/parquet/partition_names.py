@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from penstock.errors import InvalidInput
+
 # What Hive and Spark escape in the name of a partition's directory, and what our stores refuse in a path.
 _ESCAPED = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{\\[\\]^\ufffe\uffff]")
+_MAX_NAME = 255  # bytes
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -20,6 +24,17 @@ def directory_of(name: str, value: str | None) -> str:
     ('at=2026-01-31 12%3A00%3A00', 'event=__HIVE_DEFAULT_PARTITION__')
     """
     return f"{_escaped(name)}={_escaped(value) if value else _NULL}"
+
+
+def check_directory(column: str, directory: str) -> None:
+    """Raise `InvalidInput` for a directory whose name is longer than a file system takes."""
+    size = len(os.fsencode(directory))
+    if size > _MAX_NAME:
+        raise InvalidInput(
+            f"partition_by names the column {column!r}, and a row has a value there that is too long for the name of a "
+            f"directory, {value_in(directory[:40])!r}...: {size} bytes with the column's name, and a file system takes "
+            f"{_MAX_NAME}. Cut it, or partition by another column"
+        )
 
 
 def value_in(directory: str) -> str | None:

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from penstock.spark.tables.contract import OpenFiles
-from penstock.spark.tables.destinations import Destination
+from penstock.spark.tables.destinations import Destination, InDirectory
 from penstock.spark.tables.parquet.commits import BlockFile
-from penstock.spark.tables.parquet.partition_names import directory_of, partition_text
+from penstock.spark.tables.parquet.partition_names import check_directory, directory_of, partition_text
 from penstock.spark.tables.rows_by_partition import Values
 from penstock.spark.tables.rows_in_parquet import TARGET_FILE_BYTES, RowsInParquet
 
@@ -61,7 +61,11 @@ class TaskFiles:
     def _place(self, values: Values) -> str:
         # The writer's name is that of the attempt, so that its files can be found; the rest is this try of the task.
         name = f"part-{self._task:05d}-{self._writer.name}-{uuid.uuid4().hex}.parquet"
-        return "/".join([*map(directory_of, self._writer.partition_by, values), name])
+        directories = list(map(directory_of, self._writer.partition_by, values))
+        if isinstance(self._writer.destination, InDirectory):
+            for column, directory in zip(self._writer.partition_by, directories, strict=True):
+                check_directory(column, directory)
+        return "/".join([*directories, name])
 
 
 def read_description(data: bytes) -> BlockFile:
