@@ -146,7 +146,7 @@ class Job:
         file = one.root / "pipeline.toml"
         file.write_text(FILE.format(root=one.root))
         environment = {name: value for name, value in os.environ.items() if name not in OF_THIS_SESSION}
-        command = [Path(sys.executable).with_name("penstock"), "run", file]
+        command = [str(Path(sys.executable).with_name("penstock")), "run", str(file)]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
         return [ended.stdout, ended.stderr]
 
