@@ -104,7 +104,7 @@ def read_by_others(kind: str, place: Path) -> list[dict[str, Any]]:
     import deltalake
 
     if kind == DELTA:
-        return deltalake.DeltaTable(place).to_pyarrow_table().to_pylist()  # type: ignore[no-any-return]
+        return deltalake.DeltaTable(place).to_pyarrow_table().to_pylist()
     if kind == ICEBERG:
         return load_iceberg(place).scan().to_arrow().to_pylist()  # type: ignore[no-any-return]
     return [row for batch in open_rows(kind, None, place).rows() for row in batch.to_pylist()]  # type: ignore[attr-defined]

@@ -64,6 +64,8 @@ def _target(restore: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) ->
         return int(version)
     if not time.isdecimal():
         return None
-    times = {commit["version"]: commit.get("timestamp") for commit in history}
-    before = (version for version, at in times.items() if version < restore["version"] and isinstance(at, int))
-    return next((version for version in before if times[version] <= int(time)), None)
+    for commit in history:
+        at = commit.get("timestamp")
+        if commit["version"] < restore["version"] and isinstance(at, int) and at <= int(time):
+            return int(commit["version"])
+    return None
