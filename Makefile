@@ -1,6 +1,6 @@
 # Every target makes the virtualenv if it is not there. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-kafka test-spark test-connect azurite chaos fuzz lint format bench docs clean
+.PHONY: help setup demo test test-all test-kafka test-spark test-spark-jars test-connect azurite chaos fuzz lint format bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTHON ?=
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make the virtualenv, with every extra
 
@@ -43,6 +43,11 @@ VERSION ?= 4.1
 test-spark: ## run the Spark tests on another Spark: make test-spark VERSION=4.1 (3.5, 4.0, 4.1, 4.2, 4.3)
 	@scripts/check-java
 	@scripts/test-spark $(VERSION) $(PYTHON)
+
+test-spark-jars: ## read our tables with Delta's and Iceberg's own jars: make test-spark-jars VERSION=4.1 (3.5 to 4.2)
+	@scripts/check-java
+	@jars=$$(scripts/table-jars $(VERSION)) && \
+	PENSTOCK_TABLE_JARS=$$jars scripts/test-spark $(VERSION) "$(PYTHON)" tests/spark/jars
 
 test-connect: ## run the tests of Spark Connect, with what it needs
 	@scripts/check-java
