@@ -135,6 +135,9 @@ def _lags(source: str, path: str, options: list[str] | None, info: TableInfo) ->
 def _as_json(info: TableInfo, lags: list[Lag] | None) -> dict[str, Any]:
     shown = asdict(info)
     shown["columns"] = [{"name": name, "type": kind} for name, kind in info.columns]
+    for position in shown["positions"].values():
+        if position["restored"] is None:  # as it is, but for tables that were set back
+            del position["restored"]
     shown["last_commit_at"] = None if info.last_commit_at is None else info.last_commit_at.isoformat()
     return shown | ({} if lags is None else {"lag": [asdict(lag) for lag in lags]})
 
