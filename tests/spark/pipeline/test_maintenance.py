@@ -40,7 +40,7 @@ def numbers_in(spark: Any, kind: str, places: Places) -> list[int]:
     return sorted(row["n"] for row in rows.collect())
 
 
-@pytest.mark.parametrize("kind", [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_table_is_compacted_while_the_pipeline_writes_it_and_each_row_stays_once(
     spark: Any, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
