@@ -115,6 +115,7 @@ def test_a_key_counts_for_the_time_within_a_large_block_too(events: Events) -> N
     assert events.numbers() == list(range(0, 60, 4))
 
 
+@pytest.mark.slow
 def test_rows_with_a_null_among_their_keys_are_kept(events: Events) -> None:
     rows: list[dict[str, Any]] = [
         {"n": 0, "id": None, "part": 1},

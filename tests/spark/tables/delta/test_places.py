@@ -47,6 +47,7 @@ def test_blocks_are_committed_once_to_s3(s3_server: S3Server, url: str, more: di
     assert table.info().files == 1
 
 
+@pytest.mark.slow
 def test_drivers_at_once_on_s3_lose_nothing_and_have_nothing_twice(s3_server: S3Server, url: str) -> None:
     failed: list[BaseException] = []
 

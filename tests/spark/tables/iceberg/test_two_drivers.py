@@ -62,8 +62,10 @@ def test_the_steps_of_a_block_are_what_the_tests_below_stop_at(tmp_path: Path) -
     assert steps == ["load", "data", "load", "manifest", "manifest list", "commit", "load", "metadata", "committed"]
 
 
-@pytest.mark.parametrize("options", [{}, MERGING], ids=["append", "merge"])
-@pytest.mark.parametrize("end", [15, 20, 30])
+@pytest.mark.parametrize("options", [{}, pytest.param(MERGING, marks=pytest.mark.slow)], ids=["append", "merge"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(15, marks=pytest.mark.slow), 20, pytest.param(30, marks=pytest.mark.slow)]
+)
 def test_of_two_drivers_one_commits_at_whichever_step_the_other_is(
     tmp_path: Path, end: int, options: dict[str, Any]
 ) -> None:
