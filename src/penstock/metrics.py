@@ -136,9 +136,11 @@ engine_received = _counter(
     "engine_received", "Records that came from receivers, with those filtered or dead-lettered there."
 )
 engine_processed = _counter("engine_processed", "Records that were processed, and are with the sink.")
-engine_errors = _counter("engine_errors", "Records dropped because they could not be parsed, and blocks that failed.")
+engine_errors = _counter("engine_errors", "Records that could not be parsed, and blocks that failed.")
 engine_filtered = _counter("engine_filtered", "Records that a receiver's filters dropped.")
 engine_dead_lettered = _counter("engine_dead_lettered", "Dead letters that were routed or discarded.")
+engine_dropped_letters = _counter("engine_dropped_letters", "Dead letters that a process function dropped on purpose.")
+engine_fallbacks = _counter("engine_fallbacks", "Batches that the first of two sinks refused, and the second got.")
 engine_bytes = _counter("engine_bytes", "Bytes of payload that came from receivers.")
 
 ALL = tuple(value for value in list(globals().values()) if isinstance(value, Counter | Gauge | Histogram))

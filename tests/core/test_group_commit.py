@@ -53,10 +53,11 @@ class Writes:
         return calls
 
     def _write(self, group: Sequence[Item]) -> None:
-        if group[0].name == "first":
+        names = [item.name for item in group]
+        if names[:1] == ["first"]:
             self.first()
         self.before(group)
-        self.groups.append([item.name for item in group])
+        self.groups.append(names)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +171,18 @@ def test_a_future_ends_when_its_part_is_written_and_can_be_cancelled_until_then(
     assert [futures[at].result(PATIENCE) for at in (0, 2)] == [None, None]
     assert writes.groups == [["first"], ["a", "c"]]
     writes.commits.close()
+
+
+def test_nothing_is_written_where_all_that_came_were_cancelled() -> None:
+    writes = Writes()
+    leader = writes.begin()
+    futures = [writes.commits.commit_later(Item(name)) for name in "ab"]
+    writes.after = lambda: writes.groups.append(["after a write"])
+    assert all(future.cancel() for future in futures)
+    writes.first.open()
+    leader.result()
+    writes.commits.close()
+    assert writes.groups == [["first"], ["after a write"]]
 
 
 FILES = (group_commit.__file__, waiting.__file__)

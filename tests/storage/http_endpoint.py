@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -17,10 +17,11 @@ class Endpoint(BaseHTTPRequestHandler):
         """Answer one request."""
 
     def finish_answer(self, body: bytes) -> None:
-        """End the headers, and send a body where the method has one."""
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        """End the headers, and send a body where the method has one, to a client that may be gone by then."""
+        with suppress(ConnectionError):
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
     def _any(self) -> None:
         self.answer()

@@ -59,7 +59,8 @@ class Broker:
             "offsets.topic.replication.factor": 1,
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # The first byte is 0: an id that began with a dash would be an option of the command.
+        cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         subprocess.run(
             self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)),
             check=True,

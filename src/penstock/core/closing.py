@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from penstock.core.fork import current, refuse_in_child
 from penstock.core.logs import get_logger
@@ -14,7 +15,7 @@ _log = get_logger(__name__)
 
 
 class Closing(ABC):
-    """Open until `close`, in the process that made it; usable in a `with` statement.
+    """Open until `close`, in the process that made it; usable in a `with` and in an `async with` statement.
 
     A method of a subclass calls `_check_process` before it takes any lock, and `_check_open` where it needs to be open.
     """
@@ -43,6 +44,42 @@ class Closing(ABC):
             if error is None:
                 raise
             _log.exception("closing %r failed too", self)
+
+    @classmethod
+    async def open_async(cls, *args: Any, **keywords: Any) -> Self:
+        """Do what the constructor does, with the same arguments, without blocking the loop.
+
+        Cancelled, it leaves nothing open: what was opened meanwhile is closed.
+        """
+        from penstock.core.awaiting import in_new_thread  # here and below: without coroutines asyncio is not loaded
+
+        def discard(opened: Self) -> None:
+            threading.Thread(target=opened._close_unused, name="penstock-close", daemon=True).start()
+
+        return await in_new_thread("open", lambda: cls(*args, **keywords), unheard=discard)
+
+    async def close_async(self) -> None:
+        """Do what `close` does, without blocking the loop. Cancelled, it is closed all the same, in its thread."""
+        from penstock.core.awaiting import in_new_thread
+
+        await in_new_thread("close", self.close)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        from penstock.core.awaiting import in_new_thread
+
+        await in_new_thread("close", self.__exit__, kind, error, traceback)
+
+    def _close_unused(self) -> None:
+        """Close it for a task that was cancelled, which hears of no error."""
+        try:
+            self.close()
+        except Exception as error:  # noqa: BLE001  a newer consumer may have fenced it already
+            _log.warning("closing %r, whose opening was cancelled: %s", self, error)
 
     @property
     def _is_in_child(self) -> bool:

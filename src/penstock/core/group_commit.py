@@ -59,8 +59,8 @@ _INTERRUPTED = OutcomeUnknown("the thread that wrote for others was interrupted:
 class GroupCommit(Generic[_Item]):
     """Lets one thread at a time write, for all that wait.
 
-    `write` gets the work of some calls, in the order in which they came: at most `max_bytes` of it, unless one call has
-    more. It may set the `error` of some; if it raises, all of them have failed. `after_write` is called by the
+    `write` gets the work of one or more calls, in the order in which they came: at most `max_bytes` of it, unless one
+    call has more. It may set the `error` of some; if it raises, all of them have failed. `after_write` is called by the
     leader when those for whom it wrote may go on, and before the next write begins.
 
     An interrupt may come between any two calls of a function, also in a `finally`. So all that must happen can be done
@@ -179,6 +179,8 @@ class GroupCommit(Generic[_Item]):
                         self._group.append(work)
                         size += work.size_bytes
                     self._line.popleft()
+            if not self._group:
+                return  # all of them were cancelled
             self._write(self._group)
             error = None
         except Exception as failure:  # noqa: BLE001  each call of the group raises it

@@ -50,10 +50,22 @@ class Backoff:
 
     def wait(self) -> bool:
         """Wait before the next try. False, without a wait: it is time to give up."""
-        if self._until is not None and self._clock() >= self._until:
+        if self._is_over():
             return False
         self._sleep(self.seconds())
         return True
+
+    async def wait_async(self) -> bool:
+        """Do what `wait` does, for a coroutine. It does not call the `sleep` of the constructor."""
+        import asyncio  # callers that do not await need not load it
+
+        if self._is_over():
+            return False
+        await asyncio.sleep(self.seconds())
+        return True
+
+    def _is_over(self) -> bool:
+        return self._until is not None and self._clock() >= self._until
 
 
 def call_with_retries(

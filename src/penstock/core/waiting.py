@@ -10,6 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.core.awaiting import LoopLatch
 
 
 class Latch:
@@ -34,11 +38,11 @@ class Latch:
 
 
 class Waiters:
-    """The threads that wait until something is so, which changes under a lock. They are woken one by one."""
+    """The threads and coroutines that wait until something is so, which changes under a lock. Woken one by one."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        self._latches = deque[Latch]()
+        self._latches: deque[Latch | LoopLatch] = deque()
 
     def wake(self, count: int = 1) -> None:
         """Wake so many of them. The lock is held."""
@@ -48,6 +52,11 @@ class Waiters:
     def wake_all(self) -> None:
         """Wake all of them. The lock is held."""
         self.wake(len(self._latches))
+
+    def end_waits(self) -> None:
+        """Wake all of them. The lock is not held."""
+        with self._lock:
+            self.wake_all()
 
     def wait(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until it is so, for `timeout` seconds at most (None: for ever); return whether it is so.
@@ -62,23 +71,62 @@ class Waiters:
                 with self._lock:
                     if is_so():
                         return True
-                    seconds = threading.TIMEOUT_MAX if until is None else until - time.monotonic()
-                    if seconds <= 0:
+                    if (seconds := _until(until)) <= 0:
                         return False
                     latch = Latch()
                     self._latches.append(latch)
-                latch.wait(min(seconds, threading.TIMEOUT_MAX))
+                latch.wait(seconds)
                 self._remove(latch)
         except BaseException:
-            if latch is not None and not self._remove(latch):
-                with self._lock:
-                    self.wake()
+            self.give_up(latch)
             raise
 
-    def _remove(self, latch: Latch) -> bool:
+    async def wait_async(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
+        """Do what `wait` does, for a coroutine. The lock must be one that no thread holds for long."""
+        from penstock.core.awaiting import LoopLatch
+
+        until = None if timeout is None else time.monotonic() + timeout
+        latch: LoopLatch | None = None
+        try:
+            while True:
+                with self._lock:
+                    if is_so():
+                        return True
+                    if (seconds := _until(until)) <= 0:
+                        return False
+                    latch = LoopLatch()
+                    self._latches.append(latch)
+                await latch.wait(None if until is None else seconds)
+                self._remove(latch)
+        except BaseException:
+            self.give_up(latch)
+            raise
+
+    def enter(self, latch: LoopLatch) -> None:
+        """Put a coroutine's latch in line. The lock is held: by a thread, where the loop's must not wait for it."""
+        self._latches.append(latch)
+
+    def leave(self, latch: LoopLatch) -> None:
+        """Take a latch out of the line, if it is there. The lock is held."""
+        if latch in self._latches:
+            self._latches.remove(latch)
+
+    def give_up(self, latch: Latch | LoopLatch | None) -> None:
+        """Leave the line. One that was woken already wakes another in its place."""
+        if latch is not None and not self._remove(latch):
+            with self._lock:
+                self.wake()
+
+    def _remove(self, latch: Latch | LoopLatch) -> bool:
         """Take it out of the line. False: it is not there any more, for it was woken."""
         with self._lock:
             if latch not in self._latches:
                 return False
             self._latches.remove(latch)
             return True
+
+
+def _until(until: float | None) -> float:
+    """Seconds until then, and at most as many as a lock can wait for."""
+    seconds = threading.TIMEOUT_MAX if until is None else until - time.monotonic()
+    return min(seconds, threading.TIMEOUT_MAX)

@@ -142,7 +142,7 @@ class MemoryStore:
         with self._own_space().lock:
             found = self._space.objects.get(path)
         if found is None:
-            raise NotFound(f"there is no object {path!r} in {self.url}")
+            raise NotFound(f"there is no object {path!r} in {self.url}", location=path)
         return found
 
     def _write(self, path: str, data: Data, expected: str | None) -> str:

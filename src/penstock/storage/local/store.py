@@ -307,7 +307,7 @@ class LocalStore:
                 # After opening, never before: what was seen must be durable, also the absence of an object.
                 self._folder(directory).settle(stripe_of(name))
                 if descriptor is None:
-                    raise NotFound(f"there is no object {path!r} in {self.url}")
+                    raise NotFound(f"there is no object {path!r} in {self.url}", location=path)
                 yield descriptor
             finally:
                 if descriptor is not None:

@@ -1,0 +1,56 @@
+"""How long an event loop did not run, at most, while something went on beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import Self
+
+_EVERY_SECONDS = 0.001
+
+
+class LoopGap:
+    """Measures the longest gap of the running loop in an `async with` block: the time in which it ran no callback.
+
+    The time for which the loop's thread was ready and the kernel ran other processes instead is subtracted, where the
+    kernel tells it: on a loaded machine that is no stall of ours.
+
+        async with LoopGap() as gap:
+            await something()
+        assert gap.longest < 0.05
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._stat: int | None = None
+
+    async def __aenter__(self) -> Self:
+        with suppress(OSError):
+            self._stat = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+        self._task = asyncio.ensure_future(self._measure())
+        await asyncio.sleep(0)  # it has begun
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        await asyncio.sleep(2 * _EVERY_SECONDS)  # a gap that lasts until here counts
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if self._stat is not None:
+            os.close(self._stat)
+
+    async def _measure(self) -> None:
+        before, waited_before = time.monotonic(), self._waited()
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            now, waited = time.monotonic(), self._waited()
+            self.longest = max(self.longest, now - before - _EVERY_SECONDS - (waited - waited_before))
+            before, waited_before = now, waited
+
+    def _waited(self) -> float:
+        """Seconds for which the kernel has kept this thread waiting for a processor."""
+        return 0.0 if self._stat is None else int(os.pread(self._stat, 100, 0).split()[1]) / 1e9
