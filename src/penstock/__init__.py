@@ -13,10 +13,13 @@ if TYPE_CHECKING:
         ConsumerConfig,
         FetchHandle,
         Metadata,
+        NewObject,
         Producer,
         ProducerConfig,
         WriteHandle,
         Written,
+        append,
+        new_location,
         peek,
     )
     from penstock.queue import DurableEvent, DurableEventQueue, EventQueue
@@ -26,8 +29,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "buffer": "BatchDescriptor ConsumedBatch Consumer ConsumerConfig FetchHandle Metadata "
-            "Producer ProducerConfig WriteHandle Written peek",
+            "buffer": "BatchDescriptor ConsumedBatch Consumer ConsumerConfig FetchHandle Metadata NewObject "
+            "Producer ProducerConfig WriteHandle Written append new_location peek",
             "queue": "DurableEvent DurableEventQueue EventQueue",
             "records": "Record",
             "storage": "ObjectStore open_store",
@@ -47,12 +50,15 @@ __all__ = [
     "EventQueue",
     "FetchHandle",
     "Metadata",
+    "NewObject",
     "ObjectStore",
     "Producer",
     "ProducerConfig",
     "Record",
     "WriteHandle",
     "Written",
+    "append",
+    "new_location",
     "open_store",
     "peek",
 ]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.buffer.manifest.queue import BufferQueue, QueueView
     from penstock.buffer.manifest.state import DEFAULT_GROUP, Backlog, Waiting
     from penstock.buffer.manifest.upgrade import needs_upgrade, upgrade
+    from penstock.buffer.producer.appending import NewObject, append, new_location
     from penstock.buffer.producer.block_appender import BlockAppender, BlockName, WrittenObject, join_to_size
     from penstock.buffer.producer.producer import Producer
     from penstock.buffer.producer.write_handle import WriteHandle, Written
@@ -50,6 +51,7 @@ else:
             "manifest.queue": "BufferQueue QueueView",
             "manifest.state": "Backlog DEFAULT_GROUP Waiting",
             "manifest.upgrade": "needs_upgrade upgrade",
+            "producer.appending": "NewObject append new_location",
             "producer.block_appender": "BlockAppender BlockName WrittenObject join_to_size",
             "producer.producer": "Producer",
             "producer.write_handle": "WriteHandle Written",
@@ -71,13 +73,16 @@ __all__ = [
     "Manifest",
     "ManifestFormat",
     "Metadata",
+    "NewObject",
     "Producer",
     "ProducerConfig",
     "WriteHandle",
     "Writers",
     "Written",
+    "append",
     "decode_batch",
     "encode_batch",
+    "new_location",
     "peek",
     "upgrade",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig
-from penstock.errors import Closed, StorageError
+from penstock.errors import Closed, Fenced, StorageError
 from penstock.storage import MemoryStore, ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
 from tests.support.filled_buffers import MANIFEST, PATIENCE, fill, metric, read
@@ -69,7 +69,7 @@ def test_a_consumer_has_a_daemon_thread_that_is_named_after_its_work(
 
 
 def test_the_threads_of_two_consumers_have_two_names(memory: ObjectStore, new_threads: NewThreads) -> None:
-    with Consumer(memory), Consumer(memory):
+    with pytest.raises(Fenced), Consumer(memory), Consumer(memory):
         assert len({thread.name for thread in new_threads()}) == 2
 
 
@@ -171,7 +171,7 @@ def test_a_fenced_consumer_goes_on_collecting_until_it_is_closed(memory: ObjectS
     # A collector has no epoch: any number of them may run.
     intercepted = InterceptedStore(memory)
     cycles = Cycles(intercepted)
-    with Consumer(intercepted, often()), Consumer(memory, ConsumerConfig(gc=False)):
+    with pytest.raises(Fenced), Consumer(intercepted, often()), Consumer(memory, ConsumerConfig(gc=False)):
         cycles.wait_for(2)
 
 

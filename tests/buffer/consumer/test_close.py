@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig
-from penstock.errors import Closed, PenstockError, StorageError
+from penstock.errors import Closed, Fenced, PenstockError, StorageError
 from penstock.storage import ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
 from tests.support.filled_buffers import MANIFEST, consume, fill, kept, no_gc, queue_up, read
@@ -89,35 +89,43 @@ def test_a_second_close_does_nothing_after_one_that_failed(memory: ObjectStore) 
     assert intercepted.calls == []
 
 
-# A fence is logged
+# A fence is raised, unless that would hide another error
 
 
-def test_close_logs_a_fence_and_neither_raises_it_nor_dequeues(
-    store: ObjectStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_close_raises_a_fence_dequeues_nothing_and_leaves_the_consumer_closed(store: ObjectStore) -> None:
     consumer = with_acks(store)
     consume(store)
-    consumer.close()
-    (message,) = errors_logged(caplog)
-    assert "a newer consumer has taken over" in message
-    assert store.url in message
+    with pytest.raises(Fenced, match="a newer consumer has taken over"):
+        consumer.close()
     assert kept(store) == [0, 1, 2]
+    consumer.close()
+    with pytest.raises(Closed):
+        consumer.next_batch()
 
 
-def test_a_fence_is_logged_by_close_also_when_there_is_nothing_to_write(
-    memory: ObjectStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fence_is_raised_by_close_also_when_there_is_nothing_to_write(memory: ObjectStore) -> None:
     consumer = consume(memory)
     consume(memory)
-    consumer.close()
-    assert len(errors_logged(caplog)) == 1
+    with pytest.raises(Fenced) as raised:
+        consumer.close()
+    assert (raised.value.epoch, raised.value.current_epoch, raised.value.group) == (1, 2, "default")
 
 
-def test_a_fence_does_not_hide_an_exception_in_flight(memory: ObjectStore) -> None:
+def test_the_end_of_a_with_block_raises_a_fence(memory: ObjectStore) -> None:
+    with pytest.raises(Fenced), consume(memory):
+        consume(memory)
+
+
+def test_a_fence_does_not_hide_an_exception_in_flight_and_is_logged(
+    memory: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
     consumer = with_acks(memory)
     consume(memory)
     with pytest.raises(OfTheCaller), consumer:
         raise OfTheCaller
+    (message,) = errors_logged(caplog)
+    assert "a newer consumer has taken over" in message
+    assert memory.url in message
 
 
 # An error of the store is raised, and hides nothing

@@ -106,7 +106,8 @@ def test_a_fenced_consumer_does_not_create_a_manifest_that_was_deleted(memory: O
     memory.delete([MANIFEST])
     with pytest.raises(Fenced):
         consumer.flush()
-    consumer.close()
+    with pytest.raises(Fenced):
+        consumer.close()
     assert list(memory.list_objects()) == []
 
 

@@ -362,7 +362,8 @@ def test_a_consumer_whose_group_is_gone_is_fenced_and_never_creates_it_again(sto
     for _ in range(2):
         with pytest.raises(Fenced, match=f"the group 'audit' of {store.url}/{MANIFEST} is gone"):
             USES[use](consumer)
-    consumer.close()
+    with pytest.raises(Fenced):
+        consumer.close()
     assert cursors(consumer) == Cursors(None, None, 0)
     assert store.get(MANIFEST).data == before
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.buffer import Consumer, ConsumerConfig
-from penstock.errors import InvalidInput, StorageError
+from penstock.errors import Fenced, InvalidInput, StorageError
 from penstock.storage import LocalStore, MemoryStore, ObjectStore
 from tests.buffer.consumer.intercepted_store import InterceptedStore
 from tests.support.filled_buffers import fill, kept, no_gc
@@ -144,5 +144,6 @@ def test_a_consumer_that_was_fenced_leaves_it_to_the_one_after(memory: ObjectSto
     intercepted = InterceptedStore(memory)
     consumer = Consumer(intercepted)
     Consumer(memory, no_gc())
-    consumer.close()
+    with pytest.raises(Fenced):
+        consumer.close()
     assert intercepted.count("list_objects") == 0

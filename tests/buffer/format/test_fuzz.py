@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fuzz.targets
-from fuzz.corpus import BATCH, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, corpus
+from fuzz.corpus import BATCH, DECODED_PAYLOAD, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, corpus
 from fuzz.mutations import make_input
 from fuzz.runner import run
 from fuzz.targets import TARGETS, WrongValue, change_manifest, read_batch, read_manifest
@@ -68,7 +68,8 @@ def test_an_input_follows_from_its_seed_and_number_alone() -> None:
     inputs = [make_input(first, 7, number) for number in range(300)]
     assert [make_input(second, 7, number) for number in reversed(range(300))] == inputs[::-1]
     assert len({each.data for each in inputs}) > 250
-    assert {each.kind for each in inputs} == {BATCH, MANIFEST, HEAD, SEGMENT, EVENT, LOG_OBJECT, PAYLOAD}
+    kinds = {BATCH, MANIFEST, HEAD, SEGMENT, EVENT, LOG_OBJECT, PAYLOAD, DECODED_PAYLOAD}
+    assert {each.kind for each in inputs} == kinds
     assert [make_input(first, 8, number) for number in range(300)] != inputs
 
 

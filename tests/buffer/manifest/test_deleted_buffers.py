@@ -49,4 +49,5 @@ def test_a_consumer_of_a_buffer_that_was_deleted_is_fenced_though_its_epoch_was_
     with Consumer(memory, ConsumerConfig(gc=False)):
         with pytest.raises(Fenced, match="another buffer"):
             consumer.next_batch()
-        consumer.close()
+        with pytest.raises(Fenced, match="another buffer"):
+            consumer.close()

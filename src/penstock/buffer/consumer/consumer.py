@@ -6,25 +6,29 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import cached_property, partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.buffer.collector.collector import CollectorThread, GarbageCollector
 from penstock.buffer.config import ConsumerConfig
+from penstock.buffer.consumer.cursors import NOTHING, Cursors
 from penstock.buffer.consumer.fetching import ConsumedBatch, FetchHandle
+from penstock.buffer.consumer.polling import Polls
 from penstock.buffer.descriptors import BatchDescriptor
 from penstock.buffer.manifest.queue import BufferQueue, QueueView
 from penstock.buffer.manifest.state import Waiting
 from penstock.buffer.measures import Measures, label_of
-from penstock.core import Closing, check_config, check_seconds, check_whole, get_logger
+from penstock.core import Abandoned, Closing, HandOver, Waiters, check_config, check_whole, get_logger, to_caller
 from penstock.errors import Closed, Fenced, NotFound, OutOfOrderAck
 from penstock.storage import ObjectStore, open_store, url_of
 
+if TYPE_CHECKING:
+    from penstock.core import Threads
+
 _ACKS_PER_WRITE = 100
-_FIRST_POLL_SECONDS = 0.01
-_LONGEST_POLL_SECONDS = 0.5
 
 _log = get_logger(__name__)
 
@@ -77,11 +81,8 @@ class Consumer(Closing):
         self._reading = threading.RLock()  # held while an entry is fetched and handed out
         self._lock = threading.RLock()  # held for the cursors and for writes; acquired inside the one above
         self._closed = threading.Event()  # set when it is closed: ends the waits of `follow`
-
-        self._acked = -1 if last_acked_sequence is None else last_acked_sequence  # -1, here and below: nothing so far
-        self._fetched = self._handed_out = self._acked
-        self._cursor = self._acked  # reading goes on after it; a rewind sets it to the last ack
-        self._first_handed_out: int | None = None
+        self._following = Waiters(threading.Lock())  # the coroutines that wait in `follow_async`
+        self._cursors = Cursors(NOTHING if last_acked_sequence is None else last_acked_sequence)
         self._acks_since_write = 0
         self._view: QueueView = self._queue.claim(config.start, last_acked_sequence, allow_gap=allow_gap)
         self._epoch = self._view.epoch
@@ -103,17 +104,17 @@ class Consumer(Closing):
     @property
     def last_acked_sequence(self) -> int | None:
         """The last sequence that was acked; None before the first."""
-        return None if self._acked < 0 else self._acked
+        return _known(self._cursors.acked)
 
     @property
     def last_fetched_sequence(self) -> int | None:
         """The highest sequence that `next_batch` or `fetch_descriptor` fetched."""
-        return None if self._fetched < 0 else self._fetched
+        return _known(self._cursors.fetched)
 
     @property
     def last_handed_out_sequence(self) -> int | None:
         """The last sequence that was handed out, as a batch or a descriptor: reading goes on after it."""
-        return None if self._cursor < 0 else self._cursor
+        return _known(self._cursors.position)
 
     @property
     def first_sequence(self) -> int:
@@ -154,32 +155,21 @@ class Consumer(Closing):
         The cursor moves only after the fetch succeeded: after an error or an interrupt the same entry is read again.
         Raises `Fenced`, `NotFound` where the entry's object is gone, `CorruptData`, or `StorageError`.
         """
+        return self._next_batch(to_caller)
+
+    async def next_batch_async(self) -> ConsumedBatch | None:
+        """Do what `next_batch` does, without blocking the loop. Cancelled, the same entry is read again."""
         self._check_process()
-        with self._reading:
-            before = self._reading_cursors()
-            try:
-                return self._next_batch()
-            except BaseException:
-                self._set_reading_cursors(before)
-                raise
+        return await self._reader.call(self._next_batch, lambda batch: self._give_back([batch] if batch else []))
 
     def next_descriptors(self, max: int) -> list[BatchDescriptor]:  # noqa: A002  the name is part of the contract
         """Hand out up to `max` entries, without their data, by one read of the manifest. None is handed out twice."""
-        check_whole("max", max, 0)
+        return self._next_descriptors(max, to_caller)
+
+    async def next_descriptors_async(self, max: int) -> list[BatchDescriptor]:  # noqa: A002
+        """Do what `next_descriptors` does, without blocking the loop. Cancelled, the same entries come again."""
         self._check_process()
-        self._check_open()
-        if not max:
-            return []
-        with self._reading:
-            before = self._reading_cursors()
-            try:
-                entries = self._after_cursor(max)
-                self._measures.descriptors_handed_out.inc(len(entries))
-                self._hand_out(entries)
-            except BaseException:
-                self._set_reading_cursors(before)
-                raise
-            return entries
+        return await self._reader.call(partial(self._next_descriptors, max), self._give_back)
 
     def fetch_handle(self) -> FetchHandle:
         """A handle that fetches descriptors anywhere: stateless, picklable, safe to share between threads."""
@@ -193,14 +183,24 @@ class Consumer(Closing):
         self._check_process()
         self._check_open()
         try:
-            batch = self._handle.fetch_for(descriptor, self.ack_through)
+            batch = self._handle.fetch_for(descriptor, self)
         except NotFound as error:
             if self._is_referenced(descriptor):
                 raise
-            raise NotFound(f"{error}; it is not in the queue any more either: it was acked") from error
+            raise NotFound(
+                f"{error}; it is not in the queue any more either: it was acked",
+                location=descriptor.location,
+                sequence=descriptor.sequence,
+            ) from error
         with self._lock:
             self._note_fetched(batch)
         return batch
+
+    async def fetch_async(self, descriptor: BatchDescriptor) -> ConsumedBatch:
+        """Do what `fetch_descriptor` does, without blocking the loop; several at once are fetched in parallel."""
+        return await self._handle.threads.run(self.fetch_descriptor, descriptor)
+
+    fetch_descriptor_async = fetch_async
 
     def ack(self, sequence: int) -> None:
         """Ack the next entry: after n comes n+1, and the first is the first that was handed out.
@@ -208,18 +208,12 @@ class Consumer(Closing):
         The manifest is written every 100 acks. If that write fails, the ack counts in memory, the error is raised, and
         the next `ack` or `flush` writes again. Raises `OutOfOrderAck` naming both sequences, and `Fenced`.
         """
-        check_whole("sequence", sequence, 0)
+        self._ack(sequence, to_caller)
+
+    async def ack_async(self, sequence: int) -> None:
+        """Do what `ack` does, without blocking the loop. Cancelled, it may be acked: the same call succeeds again."""
         self._check_process()
-        with self._lock:
-            self._check_open()
-            due = self._next_to_ack()
-            if sequence != due or sequence > self._handed_out:
-                raise self._out_of_order("ack of", sequence, due)
-            self._acked = sequence
-            self._acks_since_write += 1
-            self._measures.acks.inc()
-            if self._acks_since_write >= _ACKS_PER_WRITE:
-                self._dequeue(sequence)
+        await self._acker.call(partial(self._ack, sequence), lambda _: self._cursors.note_unheard_ack(sequence))
 
     def ack_through(self, sequence: int) -> None:
         """Ack everything up to a sequence, durably: it is dequeued before any cursor moves.
@@ -227,23 +221,24 @@ class Consumer(Closing):
         Raises `OutOfOrderAck` for what is acked already or was not handed out. `Fenced` or a `StorageError` leaves
         every cursor as it was, and the same call can be tried again.
         """
-        check_whole("sequence", sequence, 0)
+        self._ack_through(sequence, to_caller)
+
+    async def ack_through_async(self, sequence: int) -> None:
+        """Do what `ack_through` does, without blocking the loop. Cancelled, the same call can be tried again."""
         self._check_process()
-        with self._lock:
-            self._check_open()
-            due = self._next_to_ack()
-            if due is None or not due <= sequence <= self._handed_out:
-                raise self._out_of_order("ack through", sequence, due)
-            self._dequeue(sequence)
-            self._measures.acks.inc(sequence - due + 1)
-            self._acked = sequence
+        await self._acker.call(partial(self._ack_through, sequence), lambda _: self._cursors.note_unheard_ack(sequence))
 
     def rewind(self) -> None:
         """Hand out again, from the next call on, everything that was handed out and not acked."""
         self._check_process()
         with self._reading, self._lock:
             self._check_open()
-            self._cursor = self._acked
+            self._cursors.rewind()
+
+    async def rewind_async(self) -> None:
+        """Do what `rewind` does; it waits for a read or a write under way, without blocking the loop."""
+        self._check_process()
+        await self._reader.run(self.rewind)
 
     def flush(self) -> None:
         """Dequeue through the last ack. It always reads the manifest, and so notices a fence. Raises `Fenced`."""
@@ -252,13 +247,26 @@ class Consumer(Closing):
             self._check_open()
             self._flush()
 
-    def close(self) -> None:
-        """Stop the collector, then flush. A fence is logged, not raised; a second `close` does nothing.
+    async def flush_async(self) -> None:
+        """Do what `flush` does, without blocking the loop."""
+        self._check_process()
+        await self._acker.run(self.flush)
 
-        An error of the store is raised, unless that would hide an exception in flight: then it is logged. At the end a
-        cycle of the collector is run if it is due, for at most `gc_at_close` seconds; its errors are logged.
+    def close(self) -> None:
+        """Stop the collector, then flush. A second `close` does nothing.
+
+        Raises `Fenced` where a newer consumer has taken over the group, and errors of the store; unless that would hide
+        an exception in flight: then it is logged. It is closed in any case. At the end a cycle of the collector is run
+        if it is due, for at most `gc_at_close` seconds; its errors are logged.
         """
         self._close(sys.exc_info()[1])
+
+    async def close_async(self) -> None:
+        """Do what `close` does, without blocking the loop. Cancelled, it is closed all the same, in its thread."""
+        from penstock.core import in_new_thread
+
+        self._check_process()
+        await in_new_thread("close", self._close, sys.exc_info()[1])
 
     def collect_if_due(self) -> None:
         """Run a cycle of the collector if it is due, for at most `gc_at_close` seconds. Errors are logged.
@@ -270,10 +278,7 @@ class Consumer(Closing):
 
     def follow(self, timeout: float | None = None) -> Iterator[ConsumedBatch]:
         """Yield batches as they come. Ends when none came for `timeout` seconds (None: never), or after `close`."""
-        if timeout is not None and timeout != float("inf"):
-            check_seconds("timeout", timeout, zero=True)
-        until = self._until(timeout)
-        pause = _FIRST_POLL_SECONDS
+        polls = Polls(self._uptime, timeout)
         while not self._closed.is_set():
             try:
                 batch = self.next_batch()
@@ -281,17 +286,36 @@ class Consumer(Closing):
                 return
             if batch is not None:
                 yield batch
-                until, pause = self._until(timeout), _FIRST_POLL_SECONDS
-                continue
-            remaining = until - self._uptime()
-            if remaining <= 0:
+                polls.note_batch()
+            elif (seconds := polls.seconds()) is None:
                 return
-            self._closed.wait(min(pause, remaining))
-            pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+            else:
+                self._closed.wait(seconds)
+
+    async def follow_async(self, timeout: float | None = None) -> AsyncIterator[ConsumedBatch]:
+        """Do what `follow` does, without blocking the loop."""
+        polls = Polls(self._uptime, timeout)
+        while not self._closed.is_set():
+            try:
+                batch = await self.next_batch_async()
+            except Closed:
+                return
+            if batch is not None:
+                yield batch
+                polls.note_batch()
+            elif (seconds := polls.seconds()) is None:
+                return
+            else:
+                await self._following.wait_async(self._closed.is_set, seconds)
 
     def __iter__(self) -> Iterator[ConsumedBatch]:
         """Drain what is there."""
         while (batch := self.next_batch()) is not None:
+            yield batch
+
+    async def __aiter__(self) -> AsyncIterator[ConsumedBatch]:
+        """Drain what is there, without blocking the loop."""
+        while (batch := await self.next_batch_async()) is not None:
             yield batch
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -306,12 +330,15 @@ class Consumer(Closing):
                 return
             self._is_closed = True
             self._closed.set()
+        self._following.end_waits()
         if self._collector is not None:
             self._collector.stop()
         try:
             with self._lock:
                 self._flush()
         except Fenced as error:
+            if in_flight is None:
+                raise
             _log.warning(
                 "closing %r: %s; acks since its last write are lost, and their batches are delivered again", self, error
             )
@@ -323,52 +350,119 @@ class Consumer(Closing):
             if not isinstance(in_flight, KeyboardInterrupt):  # a user who interrupts does not want to wait
                 self.collect_if_due()
 
-    def _next_batch(self) -> ConsumedBatch | None:
+    @cached_property
+    def _reader(self) -> Threads:
+        """The thread of coroutines that read: each waits for the one before it."""
+        from penstock.core import Threads  # here and below: those who do not wait this way do not load asyncio
+
+        return Threads("consumer-read")
+
+    @cached_property
+    def _acker(self) -> Threads:
+        """The thread of coroutines that ack, for the same reason."""
+        from penstock.core import Threads
+
+        return Threads("consumer-ack")
+
+    def _next_batch(self, hand_over: HandOver[ConsumedBatch | None]) -> ConsumedBatch | None:
+        self._check_process()
+        with self._reading:
+            before = self._cursors.state()
+            try:
+                batch = self._fetch_next()
+                hand_over(batch)
+            except BaseException:
+                self._cursors.restore(before)
+                raise
+            return batch
+
+    def _fetch_next(self) -> ConsumedBatch | None:
         while entries := self._after_cursor(1):
             try:
-                batch = self._handle.fetch_for(entries[0], self.ack_through)
+                batch = self._handle.fetch_for(entries[0], self)
             except NotFound:
                 if self._is_referenced(entries[0]):
                     raise
                 continue  # acked in the meantime
             with self._lock:
                 self._note_fetched(batch)
-                self._hand_out(entries)
+                self._cursors.hand_out(entries)
                 return batch
         return None
 
-    def _reading_cursors(self) -> tuple[int, int, int | None, int]:
-        return self._cursor, self._handed_out, self._first_handed_out, self._fetched
+    def _next_descriptors(self, most: int, hand_over: HandOver[list[BatchDescriptor]]) -> list[BatchDescriptor]:
+        check_whole("max", most, 0)
+        self._check_process()
+        self._check_open()
+        with self._reading:
+            before = self._cursors.state()
+            try:
+                entries = self._after_cursor(most) if most else []
+                self._measures.descriptors_handed_out.inc(len(entries))
+                self._cursors.hand_out(entries)
+                hand_over(entries)
+            except BaseException:
+                self._cursors.restore(before)
+                raise
+            return entries
 
-    def _set_reading_cursors(self, cursors: tuple[int, int, int | None, int]) -> None:
-        # An interrupt may come after a cursor has moved and before its entry has reached the caller.
-        self._cursor, self._handed_out, self._first_handed_out, self._fetched = cursors
+    def _ack(self, sequence: int, hand_over: HandOver[None]) -> None:
+        check_whole("sequence", sequence, 0)
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            due, before = self._cursors.next_to_ack, self._cursors.acked
+            if not self._cursors.was_unheard(sequence):
+                if sequence != due or sequence > self._cursors.handed_out:
+                    raise self._out_of_order("ack of", sequence, due)
+                self._cursors.acked = sequence
+                self._acks_since_write += 1
+                self._measures.acks.inc()
+                if self._acks_since_write >= _ACKS_PER_WRITE:
+                    self._dequeue(sequence)
+            try:
+                hand_over(None)
+            except Abandoned:
+                self._cursors.acked = before
+                raise
+
+    def _ack_through(self, sequence: int, hand_over: HandOver[None]) -> None:
+        check_whole("sequence", sequence, 0)
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            due = self._cursors.next_to_ack
+            if self._cursors.was_unheard(sequence):
+                hand_over(None)
+                return
+            if due is None or not due <= sequence <= self._cursors.handed_out:
+                raise self._out_of_order("ack through", sequence, due)
+            self._dequeue(sequence)
+            hand_over(None)  # abandoned here, no cursor has moved, and the same call dequeues again
+            self._measures.acks.inc(sequence - due + 1)
+            self._cursors.acked = sequence
+
+    def _give_back(self, entries: Sequence[BatchDescriptor | ConsumedBatch]) -> None:
+        """Let these come first in the next read. In the loop's thread: it acquires no lock."""
+        self._cursors.note_unheard_read([entry.sequence for entry in entries])
 
     def _after_cursor(self, most: int) -> list[BatchDescriptor]:
         self._check_open()
         view = self._read()
         while True:
-            start = max(self._cursor + 1, view.first_sequence)
             try:
-                return view.entries(start, start + most)
+                return view.entries(*self._cursors.next_to_read(view.first_sequence, most))
             except NotFound:
                 # A segment was acked and collected since the head was read, unless the head is still the same.
                 before, view = view, self._read(fresh=True)
                 if view.version == before.version:
                     raise
 
-    def _hand_out(self, entries: list[BatchDescriptor]) -> None:
-        if entries:
-            if self._first_handed_out is None:
-                self._first_handed_out = entries[0].sequence
-            self._cursor = entries[-1].sequence
-            self._handed_out = max(self._handed_out, self._cursor)
-
     def _note_fetched(self, batch: ConsumedBatch) -> None:
         if batch.metadata:
             lag = self._clock() - batch.metadata[-1].ingestion_time_ms / 1000
             self._measures.consumer_lag.set(max(lag, 0.0))
-        self._fetched = max(self._fetched, batch.sequence)
+        self._cursors.fetched = max(self._cursors.fetched, batch.sequence)
 
     def _is_referenced(self, descriptor: BatchDescriptor) -> bool:
         """Whether the queue still has an entry, by a fresh read. Raises `Fenced`."""
@@ -376,15 +470,12 @@ class Consumer(Closing):
         kept = view.entries(descriptor.sequence, descriptor.sequence + 1)
         return [entry.location for entry in kept] == [descriptor.location]
 
-    def _next_to_ack(self) -> int | None:
-        """The sequence after the last ack, or else the first that was handed out; None before there is one."""
-        return None if self._first_handed_out is None else max(self._acked + 1, self._first_handed_out)
-
     def _out_of_order(self, what: str, sequence: int, due: int | None) -> OutOfOrderAck:
         if due is not None:
-            return OutOfOrderAck(f"{what} {sequence}: {due} is due, and the last handed out is {self._handed_out}")
-        acked = "" if self._acked < 0 else f", and {self._acked} was the last ack"
-        return OutOfOrderAck(f"{what} {sequence}: nothing was handed out yet{acked}")
+            text = f"{what} {sequence}: {due} is due, and the last handed out is {self._cursors.handed_out}"
+            return OutOfOrderAck(text, sequence=sequence, expected=due)
+        acked = "" if self.last_acked_sequence is None else f", and {self.last_acked_sequence} was the last ack"
+        return OutOfOrderAck(f"{what} {sequence}: nothing was handed out yet{acked}", sequence=sequence)
 
     def _read(self, *, fresh: bool = False) -> QueueView:
         self._view = view = self._queue.read(self._epoch, fresh=fresh)
@@ -395,10 +486,11 @@ class Consumer(Closing):
         self._acks_since_write = 0
 
     def _flush(self) -> None:
-        if self._acked < 0:
+        if self._cursors.acked == NOTHING:
             self._read()
         else:
-            self._dequeue(self._acked)
+            self._dequeue(self._cursors.acked)
 
-    def _until(self, timeout: float | None) -> float:
-        return float("inf") if timeout is None else self._uptime() + timeout
+
+def _known(sequence: int) -> int | None:
+    return None if sequence == NOTHING else sequence

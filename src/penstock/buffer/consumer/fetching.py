@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import pyarrow as pa
 
@@ -17,7 +17,23 @@ from penstock.buffer.measures import Measures
 from penstock.errors import CorruptData, InvalidInput, NotFound
 from penstock.storage import ObjectStore, get_at_most, is_path, open_store, url_of
 
+if TYPE_CHECKING:
+    from penstock.core import Threads
+
+_MAX_FETCHES_AT_ONCE = 8  # of the coroutines that share a handle: each may have a whole batch in memory
 _MAX_FRAMING_BYTES = 64 << 20  # of a batch with few entries, beside these
+
+
+class Acks(Protocol):
+    """The consumer of a batch, as far as the batch needs it."""
+
+    def ack_through(self, sequence: int) -> None:
+        """Ack everything up to a sequence."""
+        ...
+
+    async def ack_through_async(self, sequence: int) -> None:
+        """Do the same without blocking the loop."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,7 +44,7 @@ class ConsumedBatch:
     location: str
     metadata: tuple[Metadata, ...]
     arrow: pa.RecordBatch = field(repr=False)
-    acknowledge: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
+    consumer: Acks | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def entries(self) -> list[bytes]:
@@ -40,16 +56,23 @@ class ConsumedBatch:
 
         Raises what `Consumer.ack_through` raises, and `InvalidInput` for a batch that came from a `FetchHandle`.
         """
-        if self.acknowledge is None:
+        self._consumer().ack_through(self.sequence)
+
+    async def ack_async(self) -> None:
+        """Do what `ack` does, without blocking the loop. Cancelled, the same call can be tried again."""
+        await self._consumer().ack_through_async(self.sequence)
+
+    def _consumer(self) -> Acks:
+        if self.consumer is None:
             raise InvalidInput(f"the batch {self.sequence} was fetched without a consumer: ack it there")
-        self.acknowledge(self.sequence)
+        return self.consumer
 
     def __hash__(self) -> int:
         return hash((self.sequence, self.location))
 
     def __getstate__(self) -> dict[str, object]:
         kept = ("sequence", "location", "metadata", "arrow")
-        return {**{name: self.__dict__[name] for name in kept}, "acknowledge": None}  # a consumer cannot be pickled
+        return {**{name: self.__dict__[name] for name in kept}, "consumer": None}  # a consumer cannot be pickled
 
 
 class FetchHandle:
@@ -84,15 +107,26 @@ class FetchHandle:
         """
         return self.fetch_for(descriptor, None)
 
-    def fetch_for(self, descriptor: BatchDescriptor, acknowledge: Callable[[int], None] | None) -> ConsumedBatch:
-        """Do the same for a consumer, whose `acknowledge` acks through the batch."""
+    async def fetch_async(self, descriptor: BatchDescriptor) -> ConsumedBatch:
+        """Do what `fetch` does, without blocking the loop; several at once are fetched in parallel."""
+        return await self.threads.run(self.fetch, descriptor)
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The threads in which coroutines fetch."""
+        from penstock.core import Threads  # here: those who do not wait this way do not load asyncio
+
+        return Threads("fetch", _MAX_FETCHES_AT_ONCE)
+
+    def fetch_for(self, descriptor: BatchDescriptor, consumer: Acks | None) -> ConsumedBatch:
+        """Do the same for a consumer, with which the batch can be acked."""
         started = time.perf_counter()
         batch, size = read_batch(self._store, descriptor, self._max_batch_bytes)
         self._measures.batches_collected.inc()
         self._measures.entries_collected.inc(batch.num_rows)
         self._measures.bytes_collected.inc(size)
         self._measures.fetch_duration.observe(time.perf_counter() - started)
-        return ConsumedBatch(descriptor.sequence, descriptor.location, descriptor.metadata, batch, acknowledge)
+        return ConsumedBatch(descriptor.sequence, descriptor.location, descriptor.metadata, batch, consumer)
 
 
 def read_batch(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes: int) -> tuple[pa.RecordBatch, int]:
@@ -108,7 +142,9 @@ def read_object(store: ObjectStore, descriptor: BatchDescriptor, max_batch_bytes
     try:
         return get_at_most(store, descriptor.location, largest_object(descriptor, max_batch_bytes)).data
     except NotFound as error:
-        raise NotFound(f"{_what(store, descriptor)} is gone") from error
+        raise NotFound(
+            f"{_what(store, descriptor)} is gone", location=descriptor.location, sequence=descriptor.sequence
+        ) from error
     except CorruptData as error:
         raise CorruptData(f"{_what(store, descriptor)} cannot be read: {error}") from error
 

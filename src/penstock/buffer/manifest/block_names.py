@@ -90,6 +90,14 @@ def out_of_order(by: Transaction, last: int, where: str) -> InvalidInput:
     )
 
 
+def not_following(by: Transaction, last: int, where: str) -> InvalidInput:
+    """What is raised for a transaction whose writer did not know of the last one under its name."""
+    return InvalidInput(
+        f"the writer {by.writer!r} comes with transaction {by.number} after {by.follows}, and {last} is its last one "
+        f"in {where}: another process writes under this name, and nothing is appended; run one at a time"
+    )
+
+
 def _beginning(by: Transaction) -> bytes:
     """How the payloads of all blocks begin that have this name, whatever their end: all but the last byte."""
     return block_payload(Transaction(by.writer, by.number))[:-1]

@@ -51,6 +51,7 @@ from penstock.buffer.manifest.v1.state import OpenDataCollecting
 from penstock.buffer.manifest.v2.segments import SEALING_THREADS, NewSegment, Segments
 from penstock.buffer.measures import Measures, label_of
 from penstock.buffer.places import check_places
+from penstock.core import raise_if_abandoned
 from penstock.errors import Fenced, InvalidInput, NotFound, OutcomeUnknown
 from penstock.storage import ObjectMeta, ObjectStore, Reserve, url_of
 
@@ -361,6 +362,7 @@ class BufferQueue:
                 found.state.check_paths(self._prefix, self._path)
             self._refuse_deleted(found)
             claim = Claim(self._group, self._owner, self._now(), start, last_acked, allow_gap)
+            raise_if_abandoned()  # a task whose opening was cancelled may have opened another by now: do not fence it
             return Change(found.state.claim(claim, self._segments))
 
         self._consumed = self._object.update(step, doing="taking an epoch in")
@@ -382,7 +384,9 @@ class BufferQueue:
             self._checked(found, epoch, self._consumed)
             if self._is_replaced:
                 raise Fenced(
-                    f"{self._object.where} is another buffer now: the manifest of this consumer's was deleted since"
+                    f"{self._object.where} is another buffer now: the manifest of this consumer's was deleted since",
+                    epoch=epoch,
+                    group=self._group,
                 )
             acked = found.state.ack(self._group, through, self._segments)
             return None if acked is None else Change(acked)

@@ -83,6 +83,8 @@ class Transaction:
     number: int
     is_named: bool = True
     end: str | None = None
+    follows: int | None = None
+    """The last transaction that the writer knows of its name, 0 for none: with another in between it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,12 @@ class Claim:
         if self.last_acked is None:
             return acked
         problem = None
-        if self.last_acked >= following:
+        if not following:
+            problem = (
+                f"{where} has never had an entry, so {self.last_acked} is of another buffer, or of this one before it "
+                "was deleted; leave last_acked_sequence out to begin with the first entry that comes"
+            )
+        elif self.last_acked >= following:
             problem = f"it was never enqueued: the next sequence of {where} is {following}"
         elif acked > self.last_acked:
             problem = f"the first entry that {where} can still give is {acked + 1}"

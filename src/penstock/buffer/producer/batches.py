@@ -154,6 +154,20 @@ class Batches:
 
     def flush(self) -> None:
         """Return when everything taken before is durable and enqueued. Raises what went wrong, and `Closed`."""
+        before, outcomes = self._begin_flush()
+        for outcome in outcomes:
+            outcome.wait(None)
+        self._end_flush(before, outcomes)
+
+    async def flush_async(self) -> None:
+        """Do what `flush` does, without blocking the loop."""
+        before, outcomes = self._begin_flush()
+        for outcome in outcomes:
+            await outcome.wait_async()
+        self._end_flush(before, outcomes)
+
+    def _begin_flush(self) -> tuple[list[Outcome], list[Outcome]]:
+        """Seal the open batch. Returns the failures so far, and the outcomes that are still to come."""
         with self.lock:
             if self._is_stopped:
                 raise Closed(f"{self._producer!r} is closed")
@@ -163,9 +177,10 @@ class Batches:
                 self._announce()  # should an interrupt have kept an earlier call from it
             before = list(self._failures)
             # One that has an outcome may still be on its way out of the line: it is from before, if it failed.
-            outcomes = [batch.outcome for batch in self._unfinished if not batch.outcome.is_done]
-        for outcome in outcomes:
-            outcome.wait(None)
+            return before, [batch.outcome for batch in self._unfinished if not batch.outcome.is_done]
+
+    def _end_flush(self, before: list[Outcome], outcomes: list[Outcome]) -> None:
+        """Raise what went wrong."""
         failures = [outcome for outcome in before if outcome.is_done and outcome.unheard]
         failures += [outcome for outcome in outcomes if outcome.error is not None and outcome not in failures]
         with self.lock:

@@ -64,6 +64,9 @@ class BlockName:
     transaction: int
     end: str | None = None
     """Where the input of the block ends, if its writer knows: another block under the same name has another end."""
+    follows: int | None = None
+    """The last transaction of the writer that it knows of, 0 for none. Where the manifest has another one, another
+    process appends under this name, and the block is refused with `InvalidInput`. Version 1 does not check it."""
 
     def __post_init__(self) -> None:
         check_name("writer", self.writer)
@@ -72,7 +75,7 @@ class BlockName:
     @property
     def as_transaction(self) -> Transaction:
         """The writer and the number that a manifest remembers."""
-        return Transaction(self.writer, self.transaction, end=self.end)
+        return Transaction(self.writer, self.transaction, end=self.end, follows=self.follows)
 
     @property
     def payload(self) -> bytes:
@@ -258,7 +261,8 @@ class BlockAppender:
         except NotFound as error:
             raise NotFound(
                 f"{entry.location} in {url_of(self._store)} is gone, and its block was not enqueued yet; nothing of "
-                "the block is, and it has to be written again"
+                "the block is, and it has to be written again",
+                location=entry.location,
             ) from error
         deadline = self._uptime() + self._config.enqueue_deadline
         return replace(entry, location=self._put(data, floor), deadline=deadline)

@@ -11,20 +11,30 @@ import time
 import weakref
 from collections import deque
 from operator import add, le, sub
+from typing import TYPE_CHECKING
 
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.producer.pending_batch import Held, PendingBatch
 from penstock.errors import BackpressureTimeout, Closed
+
+if TYPE_CHECKING:
+    from penstock.core import LoopLatch
 
 LONGEST_WAIT = 3600.0  # seconds: what every system can wait; then the condition is checked again
 _MANY_ENTRIES = 1 << 20  # entries without a single byte take memory too: four bytes each, in Arrow
 _LEAST_MEMORY_BYTES = 8 << 20  # a smaller capacity is for payloads alone, and their objects are not counted
 
 
-class _Ticket:
-    """A call's place in line."""
+class Ticket:
+    """A call's place in line; `latch` wakes a coroutine, and is None for a thread."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "call", "latch", "timeout", "until")
+
+    def __init__(self, call: Held, timeout: float | None, latch: LoopLatch | None = None) -> None:
+        self.call = call
+        self.timeout = timeout
+        self.until = None if timeout is None else time.monotonic() + timeout
+        self.latch = latch
 
 
 class Capacity:
@@ -37,7 +47,7 @@ class Capacity:
         )
         self._freed = threading.Condition(lock)
         # By weak reference: should an interrupt keep a call from leaving the line, its ticket dies with it.
-        self._line: deque[weakref.ref[_Ticket]] = deque()
+        self._line: deque[weakref.ref[Ticket]] = deque()
         self._used = Held()
         self._is_closed = False
 
@@ -65,37 +75,69 @@ class Capacity:
     def release(self, batch: PendingBatch) -> None:
         """Count a batch no more: it has its outcome."""
         self._used = Held(*map(sub, self._used, batch.held))
-        self._freed.notify_all()
+        self._wake()
 
     def wait(self, call: Held, timeout: float | None) -> None:
         """Wait in line, so that a large call is not starved by small ones.
 
         Raises `BackpressureTimeout` past the timeout, and `Closed` when the producer closes.
         """
-        until = None if timeout is None else time.monotonic() + timeout
-        ticket = _Ticket()
+        ticket = Ticket(call, timeout)
         try:
-            self._line.append(weakref.ref(ticket))
-            while self._first_in_line() is not ticket or not self._fits_alone(call):
-                seconds = None if until is None else until - time.monotonic()
-                if seconds is not None and seconds <= 0:
-                    raise BackpressureTimeout(
-                        f"no space for {call.bytes} bytes within {timeout} s: {self._used.calls} calls with "
-                        f"{self._used.bytes} bytes are on their way; nothing was taken"
-                    )
-                self._freed.wait(None if seconds is None else min(seconds, LONGEST_WAIT))
-                if self._is_closed:
-                    raise Closed("the producer was closed while this call waited for space; nothing was taken")
+            self.line_up(ticket)
+            while (seconds := self.wait_of(ticket)) is not None:
+                self._freed.wait(seconds)
         finally:
+            self.leave(ticket)
+
+    def line_up(self, ticket: Ticket) -> None:
+        """Enter the line. Its call leaves it in a `finally`."""
+        self._line.append(weakref.ref(ticket))
+
+    def wait_of(self, ticket: Ticket) -> float | None:
+        """How long a call has to wait before it asks again, in seconds; None when it is its turn.
+
+        Raises `BackpressureTimeout` past the timeout, and `Closed` when the producer closes.
+        """
+        if self._is_closed:
+            raise Closed("the producer was closed while this call waited for space; nothing was taken")
+        if self._first_in_line() is ticket and self._fits_alone(ticket.call):
+            return None
+        seconds = LONGEST_WAIT if ticket.until is None else ticket.until - time.monotonic()
+        if seconds <= 0:
+            raise BackpressureTimeout(
+                f"no space for {ticket.call.bytes} bytes within {ticket.timeout} s: {self._used.calls} calls with "
+                f"{self._used.bytes} bytes are on their way; nothing was taken",
+                timeout=ticket.timeout,
+            )
+        return min(seconds, LONGEST_WAIT)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Leave the line, wherever in it the call is."""
+        if self._line and self._line[0]() is ticket:
+            self._line.popleft()
+        elif self._line and self._line[-1]() is ticket:
+            self._line.pop()
+        else:
             self._line = deque(other for other in self._line if other() is not ticket)
-            self._freed.notify_all()  # the call that is first now may fit
+        self._wake()  # the call that is first now may fit
 
     def close(self) -> None:
         """End every wait, with `Closed`."""
         self._is_closed = True
         self._freed.notify_all()
+        for ticket in [reference() for reference in self._line]:
+            if ticket is not None and ticket.latch is not None:
+                ticket.latch.open()
 
-    def _first_in_line(self) -> _Ticket | None:
+    def _wake(self) -> None:
+        """Have the first in line ask again."""
+        self._freed.notify_all()
+        first = self._first_in_line()
+        if first is not None and first.latch is not None:
+            first.latch.open()
+
+    def _first_in_line(self) -> Ticket | None:
         while self._line:
             ticket = self._line[0]()
             if ticket is not None:

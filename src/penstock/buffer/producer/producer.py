@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.locations import Names
 from penstock.buffer.manifest.queue import BufferQueue
 from penstock.buffer.producer.batches import Batches, BatchShipper
-from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Held, PendingBatch, take
+from penstock.buffer.producer.capacity import Ticket
+from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Held, Input, PendingBatch, take
 from penstock.buffer.producer.write_handle import WriteHandle
-from penstock.core import Closing, check_config, close_at_exit, current, forget, uptime_ns
-from penstock.errors import InvalidInput
+from penstock.core import Closing, LoopShare, check_config, close_at_exit, current, forget, uptime_ns
+from penstock.errors import BackpressureTimeout, InvalidInput
 from penstock.storage import ObjectStore, open_store, url_of
 
 _NO_METADATA = b""  # the one object that every empty `bytes` is
+_CALLS_PER_ITERATION = 256  # of a loop, which then runs its other tasks
 _MIN_BYTES_TO_SEAL_EARLY = 4 << 20
 _FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
 _MAX_METADATA_BYTES = (1 << 32) - 1
@@ -61,6 +62,7 @@ class Producer(Closing):
         self._clock = clock
         self._batches = Batches(self._shipper, self)
         self._lock = self._batches.lock
+        self._loop_share = LoopShare(_CALLS_PER_ITERATION)
         self._batches.start()
         close_at_exit(self)
 
@@ -100,19 +102,68 @@ class Producer(Closing):
                     return WriteHandle(batch.outcome, batch.now)
         return self._take(entries, metadata, timeout)
 
+    async def produce_async(self, entries: Entries, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
+        """Do what `produce` does; where there is no space, wait for it without blocking the loop, and without a thread.
+
+        The handle can be awaited. Cancelled while it waits, it has taken nothing: once it has taken the entries there
+        is no `await` before it returns.
+
+        >>> import asyncio
+        >>> async def main() -> int:
+        ...     async with Producer("memory://doctest-produce-async") as producer:
+        ...         handle = await producer.produce_async([b"one", b"two"])
+        ...         return (await handle).sequence
+        >>> asyncio.run(main())
+        0
+        """
+        share = self._loop_share
+        if type(entries) is bytes and share.left:
+            batch = self._batches.open
+            if batch is not None and batch.spare > len(entries) + ENTRY_OVERHEAD_BYTES:  # without the lock: a guess
+                share.left -= 1
+                try:
+                    return self.produce(entries, metadata, 0.0)
+                except BackpressureTimeout:
+                    if timeout == 0:
+                        raise
+        self._check_process()
+        from penstock.core import LoopLatch  # here: a caller without coroutines does not load asyncio
+
+        await share.take()
+        given, call = self._given(entries, metadata)
+        capacity = self._batches.capacity
+        with self._lock:
+            if self._has_space(call):
+                return self._add(given, call, metadata)
+            latch = LoopLatch()
+            ticket = Ticket(call, timeout, latch)
+            capacity.line_up(ticket)  # with the lock still held: while a call is in line there is no open batch
+        try:
+            while True:
+                with self._lock:
+                    seconds = capacity.wait_of(ticket)
+                    if seconds is None:
+                        capacity.leave(ticket)
+                        return self._add(given, call, metadata)
+                await latch.wait(seconds)
+        except BaseException:
+            with self._lock:
+                capacity.leave(ticket)
+            raise
+
     def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
         """Take an object as JSON, or each object of a list. Otherwise like `produce`.
 
         Raises `InvalidInput` for what has no form in JSON. Dates, UUIDs, decimals and dataclasses have one; a NaN or
         an infinity becomes null, as JSON has no other word for it.
         """
-        import msgspec
+        return self.produce(_as_json(objects), metadata, timeout)
 
-        try:
-            encoded = [msgspec.json.encode(one) for one in (objects if isinstance(objects, list) else [objects])]
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidInput(f"this cannot be written as JSON: {error}") from error
-        return self.produce(encoded, metadata, timeout)
+    async def produce_json_async(
+        self, objects: object, metadata: bytes = b"", timeout: float | None = None
+    ) -> WriteHandle:
+        """Do what `produce_json` does, and wait as `produce_async` does."""
+        return await self.produce_async(_as_json(objects), metadata, timeout)
 
     def flush(self) -> None:
         """Return when everything produced before is durable and enqueued, and every handle of it is done.
@@ -121,6 +172,11 @@ class Producer(Closing):
         """
         self._check_process()
         self._batches.flush()
+
+    async def flush_async(self) -> None:
+        """Do what `flush` does, without blocking the loop. Cancelled, everything stays on its way."""
+        self._check_process()
+        await self._batches.flush_async()
 
     def close(self) -> None:
         """Flush, then stop. A second `close` does nothing. Raises what `flush` raises, stopped all the same."""
@@ -136,56 +192,61 @@ class Producer(Closing):
             self._batches.stop()
             forget(self)
 
-    async def __aenter__(self) -> Producer:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import asyncio  # here and below: what few need is loaded by those who do
-
-        await asyncio.to_thread(self.__exit__, kind, error, trace)
-
     def _take(self, entries: Entries, metadata: bytes, timeout: float | None) -> WriteHandle:
         """Take what the short path cannot: every limit is checked, and a batch is begun or sealed as need be."""
+        given, call = self._given(entries, metadata)
+        with self._lock:
+            if not self._has_space(call):
+                self._batches.capacity.wait(call, timeout)
+            return self._add(given, call, metadata)
+
+    def _given(self, entries: Entries, metadata: bytes) -> tuple[Input, Held]:
+        """Check what a call was given, and count it."""
         given = take(entries, self._shipper.batch_format)
         size = given.size + _size_of(metadata)
         if size > self._config.max_batch_bytes:
             raise InvalidInput(
                 f"entries of {size} bytes in one call pass max_batch_bytes = {self._config.max_batch_bytes}"
             )
-        batches = self._batches
-        with self._lock:
-            self._check_open()
-            batch = batches.still_open()
-            if batch is not None:
-                batch.settle()
-            call = Held(1, size, given.count, size + given.overhead)
-            if not batches.capacity.fits(call, batch):
-                batches.is_pressed = True  # batches are sealed early until one is sealed for its time
-                if batch is not None:
-                    batches.seal()
-                batches.capacity.wait(call, timeout)
-                batch = batches.still_open()
-            now = _whole_ms(self._clock() * 1000)
-            if batch is not None:
-                # Keys have batches of their own where the format is not known to hold them.
-                fits_kind = batch.is_values_only == given.is_values_only or self._shipper.can_hold_keys
-                if not fits_kind or batch.total.bytes + size > self._config.max_batch_bytes:
-                    batches.seal()
-                    batch = None
-            if batch is None:
-                batch = PendingBatch(time.monotonic() + self._config.flush_interval)
-            batch.add(given, size, now, metadata)
-            batches.open = batch
-            if self._is_full(batch):
-                batches.seal()
-            else:
-                batches.watch()  # before the grant: calls on the short path do not
-                batch.grant(self._spare(batch))
-            return WriteHandle(batch.outcome, now)
+        return given, Held(1, size, given.count, size + given.overhead)
 
     # From here on: with the lock held.
+
+    def _has_space(self, call: Held) -> bool:
+        """Whether a call can be taken at once. If not, the open batch is sealed, so that its space is free soon."""
+        batches = self._batches
+        self._check_open()
+        batch = batches.still_open()
+        if batch is not None:
+            batch.settle()
+        if batches.capacity.fits(call, batch):
+            return True
+        batches.is_pressed = True  # batches are sealed early until one is sealed for its time
+        if batch is not None:
+            batches.seal()
+        return False
+
+    def _add(self, given: Input, call: Held, metadata: bytes) -> WriteHandle:
+        """Put a call's entries into the open batch, or into a new one. There is space for it."""
+        batches, size = self._batches, call.bytes
+        batch = batches.still_open()
+        now = _whole_ms(self._clock() * 1000)
+        if batch is not None:
+            # Keys have batches of their own where the format is not known to hold them.
+            fits_kind = batch.is_values_only == given.is_values_only or self._shipper.can_hold_keys
+            if not fits_kind or batch.total.bytes + size > self._config.max_batch_bytes:
+                batches.seal()
+                batch = None
+        if batch is None:
+            batch = PendingBatch(time.monotonic() + self._config.flush_interval)
+        batch.add(given, size, now, metadata)
+        batches.open = batch
+        if self._is_full(batch):
+            batches.seal()
+        else:
+            batches.watch()  # before the grant: calls on the short path do not
+            batch.grant(self._spare(batch))
+        return WriteHandle(batch.outcome, now)
 
     def _is_full(self, batch: PendingBatch) -> bool:
         total, most = batch.total, self._batches.capacity.most
@@ -205,6 +266,15 @@ class Producer(Closing):
         calls, size, _, memory = self._batches.capacity.remaining(batch)
         until_sealed = min(self._config.flush_size_bytes, self._config.max_batch_bytes) - batch.total.bytes - 1
         return min(until_sealed, size, memory, calls * ENTRY_OVERHEAD_BYTES)
+
+
+def _as_json(objects: object) -> list[bytes]:
+    import msgspec
+
+    try:
+        return [msgspec.json.encode(one) for one in (objects if isinstance(objects, list) else [objects])]
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"this cannot be written as JSON: {error}") from error
 
 
 def _whole_ms(milliseconds: float) -> int:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.core import current, get_logger
 from penstock.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from penstock.core import LoopEvent
 
 _log = get_logger(__name__)
 
@@ -28,7 +32,7 @@ class Written:
 class Outcome:
     """What became of one batch. All handles of the batch share it, so that a batch is done in one step."""
 
-    __slots__ = ("_arrived", "_home", "_listeners", "_lock", "_written", "error", "unheard")
+    __slots__ = ("_arrived", "_arrives", "_home", "_listeners", "_lock", "_written", "error", "unheard")
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -37,6 +41,7 @@ class Outcome:
         self._arrived = threading.Event()
         self._lock = threading.Lock()
         self._listeners: list[Callable[[], None]] = []
+        self._arrives: dict[AbstractEventLoop, LoopEvent] = {}  # what the coroutines of each loop wait for
         self._written: Written | None = None
         self._home = current.number
 
@@ -73,20 +78,29 @@ class Outcome:
         self.check_process()
         return self._arrived.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
 
+    async def wait_async(self) -> None:
+        """Wait until there is one. Raises `InvalidInput` in a forked child."""
+        self.check_process()
+        import asyncio  # here, for those who do not wait this way need not load it
+
+        from penstock.core import LoopEvent
+
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self.is_done:
+                return
+            arrives = self._arrives.get(loop)
+            if arrives is None:
+                arrives = self._arrives[loop] = LoopEvent()
+                self._listeners.append(arrives.happen)
+        await arrives.wait()
+
     def get(self) -> Written:
         """Return what was written, or raise what went wrong."""
         if self.error is not None:
             raise self.error
         assert self._written is not None  # noqa: S101  done, and no error
         return self._written
-
-    def when_done(self, listener: Callable[[], None]) -> None:
-        """Call a listener once, now or when there is an outcome, in whatever thread that is."""
-        with self._lock:
-            if not self.is_done:
-                self._listeners.append(listener)
-                return
-        listener()
 
     def _finish(self) -> None:
         with self._lock:
@@ -134,22 +148,7 @@ class WriteHandle(msgspec.Struct, eq=False, gc=False):
         return self._get()
 
     def __await__(self) -> Generator[Any, None, Written]:
-        import asyncio  # here, for those who do not wait this way need not load it
-
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Future[None] = loop.create_future()
-
-        def arrive() -> None:
-            if not arrived.done():  # the task that waited may have been cancelled
-                arrived.set_result(None)
-
-        def arrive_from_thread() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and no task waits any more
-                loop.call_soon_threadsafe(arrive)
-
-        self._outcome.wait(0)
-        self._outcome.when_done(arrive_from_thread)
-        yield from arrived
+        yield from self._outcome.wait_async().__await__()
         return self._get()
 
     def _get(self) -> Written:

@@ -107,7 +107,10 @@ class OpenDataState:
         if self.epoch != epoch:
             raise Fenced(
                 f"a newer consumer has taken over {self.where}: its epoch is {self.epoch}, and this one's {epoch} "
-                "(or the manifest was deleted or replaced)"
+                "(or the manifest was deleted or replaced)",
+                epoch=epoch,
+                current_epoch=self.epoch,
+                group=group,
             )
 
     def is_other_than(self, before: QueueState) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from penstock.buffer.descriptors import BatchDescriptor, NewEntry
 from penstock.buffer.format.batch import BatchFormat
 from penstock.buffer.locations import Names, TimeRanges
-from penstock.buffer.manifest.block_names import check_same_block, out_of_order
+from penstock.buffer.manifest.block_names import check_same_block, not_following, out_of_order
 from penstock.buffer.manifest.enqueuing import NativeAttempt
 from penstock.buffer.manifest.state import (
     Appended,
@@ -148,17 +148,26 @@ class NativeState:
     def check_reader(self, group: str, epoch: int, buffer_id: UUID | None) -> None:
         if buffer_id is not None and self.buffer_id != buffer_id:
             raise Fenced(
-                f"{self.where} is another buffer now, or none, and was {buffer_id}: its manifest was deleted since"
+                f"{self.where} is another buffer now, or none, and was {buffer_id}: its manifest was deleted since",
+                epoch=epoch,
+                group=group,
             )
         found = self.groups.get(group)
         if found is None:
-            raise Fenced(f"the group {group!r} of {self.where} is gone: it was dropped")
+            raise Fenced(f"the group {group!r} of {self.where} is gone: it was dropped", epoch=epoch, group=group)
         if found.epoch != epoch:
             if not found.epoch:
-                raise Fenced(f"the manifest {self.where} is gone, or another one: {group!r} is new in it")
+                raise Fenced(
+                    f"the manifest {self.where} is gone, or another one: {group!r} is new in it",
+                    epoch=epoch,
+                    group=group,
+                )
             raise Fenced(
                 f"a newer consumer has taken over the group {group!r} of {self.where}: {_owner(found)}; "
-                f"its epoch is {found.epoch}, and this one's {epoch}"
+                f"its epoch is {found.epoch}, and this one's {epoch}",
+                epoch=epoch,
+                current_epoch=found.epoch,
+                group=group,
             )
 
     def is_other_than(self, before: QueueState) -> bool:
@@ -180,6 +189,9 @@ class NativeState:
         whether this one ever happened the head does not say. Raises `CorruptData` where another block has its name.
         """
         writer = None if by is None else self.head.writers.get(by.writer)
+        last = 0 if writer is None else writer.transaction
+        if by is not None and by.follows is not None and last not in (by.follows, by.number):
+            raise not_following(by, last, self.where)
         if by is None or writer is None or by.number > writer.transaction:
             return None
         if by.number < writer.transaction:

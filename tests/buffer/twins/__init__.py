@@ -1,0 +1,1 @@
+"""The awaitable twins of producers and consumers."""
