@@ -15,7 +15,7 @@ from tests.metalog.conftest import Backend
 from tests.metalog.feeds import AnyLog, MeddledFeed
 from tests.metalog.reading import expected, fill, no_thread_is_left, soon, take
 from tests.support.processes import PATIENCE
-from tests.support.waiting import Background, Bell
+from tests.support.waiting import Background, Bell, wait_until
 
 
 async def turns(count: int) -> None:
@@ -160,8 +160,13 @@ def subscribe(log: AnyLog, *starts: PartitionStart) -> tuple[Subscription, list[
 
 
 def assert_freed(references: list[weakref.ref[object]]) -> None:
-    gc.collect()
-    assert [one() for one in references] == [None] * len(references)
+    """Once the threads that still read for a cancelled call have ended."""
+
+    def are_freed() -> bool:
+        gc.collect()
+        return not any(one() for one in references)
+
+    wait_until(are_freed)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

@@ -83,12 +83,26 @@ def test_a_bad_key_or_value_is_raised_in_its_place_each_time_and_can_be_skipped(
     assert skipped(queue) == 1
 
 
-def test_an_iterator_stays_at_a_bad_key_or_value(bad_one: BadOne) -> None:
-    events = bad_one.open().iterate()
+def test_an_iterator_raises_a_bad_key_or_value_once_and_goes_on_behind_it(bad_one: BadOne) -> None:
+    queue = bad_one.open()
+    events = queue.iterate()
     assert [next(events).id for _ in range(bad_one.before)] == list(range(bad_one.before))
-    for _ in range(3):
-        with pytest.raises(CorruptEvent, match=re.escape(bad_one.shown)):
-            next(events)
+    with pytest.raises(CorruptEvent, match=re.escape(bad_one.shown)):
+        next(events)
+    assert ids(events) == bad_one.behind
+    assert skipped(queue) == 0
+
+
+def test_the_error_has_the_id_of_the_event_or_the_key_that_is_none(place: Place) -> None:
+    place.holding(b"a", b"bad").plant(b"zz", b"")
+    queue = place.open(codec=RefusingCodec())
+    found = list[tuple[int | None, bytes | None]]()
+    for _ in range(2):
+        with pytest.raises(CorruptEvent) as raised:
+            list(iter(queue.pop, None))
+        found.append((raised.value.id, raised.value.key))
+        queue.ack(1)
+    assert found == [(1, None), (None, b"zz")]
 
 
 def test_an_iterator_that_may_skip_goes_past_a_bad_key_or_value_and_counts_it(bad_one: BadOne) -> None:
@@ -201,7 +215,7 @@ def test_get_of_a_bad_value_raises_the_error_of_the_codec_each_time(
         assert isinstance(raised.value.__cause__, RuntimeError)
 
 
-def test_an_iterator_goes_on_when_the_bad_value_it_stays_at_was_acked(
+def test_an_iterator_goes_on_when_the_bad_value_that_it_met_was_acked(
     with_bad_value: DurableEventQueue[bytes], bad: int
 ) -> None:
     events = with_bad_value.iterate()

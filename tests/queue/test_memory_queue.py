@@ -31,6 +31,14 @@ def holding(*events: object, maxsize: int | None = None) -> EventQueue[object]:
     return queue
 
 
+def test_a_queue_is_empty_until_a_push_and_again_after_the_last_pop(queue: EventQueue[object]) -> None:
+    seen = [queue.is_empty]
+    queue.push("x")
+    seen.append(queue.is_empty)
+    queue.pop()
+    assert [*seen, queue.is_empty] == [True, False, True]
+
+
 def pop_all(queue: EventQueue[object]) -> list[object]:
     return list(iter(queue.pop, None))
 

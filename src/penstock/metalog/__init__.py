@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from penstock.metalog.catalog.wire import decode_event, encode_event
     from penstock.metalog.in_process import InProcessMetadataLog
+    from penstock.metalog.kafka.config import KafkaConfig, kafka_client
     from penstock.metalog.kafka.log import KafkaMetadataLog
     from penstock.metalog.log import MetadataLog
     from penstock.metalog.object.chain import PartitionEnd
@@ -40,6 +41,7 @@ else:
             "SegmentState SegmentUpdate TopicIdPartition",
             "catalog.wire": "decode_event encode_event",
             "in_process": "InProcessMetadataLog",
+            "kafka.config": "KafkaConfig kafka_client",
             "kafka.log": "KafkaMetadataLog",
             "log": "MetadataLog",
             "object.chain": "PartitionEnd",

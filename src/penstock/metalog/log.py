@@ -29,8 +29,20 @@ class MetadataLog(Protocol):
         """
         ...
 
+    async def publish_async(self, partition: int, payload: bytes) -> int:
+        """Do what `publish` does, without blocking the loop.
+
+        Cancelled, it may have published the payload, or publish it still, as after `OutcomeUnknown`. To find out, read
+        the partition from the high-water mark that it had before.
+        """
+        ...
+
     def high_water_marks(self) -> list[int]:
         """One past the last offset of each partition; 0 for an empty one."""
+        ...
+
+    async def high_water_marks_async(self) -> list[int]:
+        """Do what `high_water_marks` does, without blocking the loop."""
         ...
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
@@ -45,8 +57,18 @@ class MetadataLog(Protocol):
         """Close the log and its subscriptions. What was published stays."""
         ...
 
+    async def close_async(self) -> None:
+        """Do what `close` does, without blocking the loop. Cancelled, it is closed all the same."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...

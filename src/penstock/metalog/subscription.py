@@ -10,17 +10,22 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from penstock.core import Closing, check_seconds, current
 from penstock.errors import Closed, InvalidInput
 from penstock.metalog.records import MetadataRecord, PartitionStart
 
+if TYPE_CHECKING:
+    from penstock.core import LoopLatch  # callers that do not await need not load asyncio
+
 _LONGEST_WAIT_SECONDS = 3600.0  # a wait without end is repeated waits of this length
 _RECORDS_PER_TURN = 64  # after so many in a row, an `async for` lets other tasks of its loop run
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,23 @@ class Feed(Protocol):
         ...
 
 
+@runtime_checkable
+class AwaitableFeed(Feed, Protocol):
+    """A feed that a coroutine can wait for without a thread. For any other a thread waits in `fetch`."""
+
+    async def look(self, call: Callable[[], _T]) -> _T:
+        """Call what calls `fetch` with a timeout of 0: where that makes requests, in a thread of the log."""
+        ...
+
+    def opening(self, latch: LoopLatch) -> AbstractContextManager[None]:
+        """Open a latch, in this block, whenever another look may find more than the last one, and at `wake`."""
+        ...
+
+    def seconds_until_due(self) -> float | None:
+        """How long after a look the next one is due, though nothing opened the latch. None: never."""
+        ...
+
+
 @dataclass(slots=True)
 class _Assignment:
     generation: int
@@ -60,10 +82,11 @@ class _Assignment:
 
 
 class Subscription(Closing):
-    """Records of some partitions of a log: iterate over it, `poll` it, or use `async for`.
+    """Records of some partitions of a log: iterate over it, `poll` it, or use `async for` and `poll_async`.
 
-    Any number of threads may take records from one, and each record goes to one of them. `close()` ends every
-    iteration; one that is dropped without `close()` leaves no thread and no feed behind. A forked child makes its own.
+    Any number of threads and coroutines may take records from one; each record goes to one of them. `close()` ends
+    every iteration; one that is dropped without `close()` leaves no thread and no feed behind. A forked child makes its
+    own.
 
     >>> from penstock.metalog import InProcessMetadataLog, PartitionStart
     >>> log = InProcessMetadataLog(1)
@@ -86,7 +109,10 @@ class Subscription(Closing):
         # Re-entrant: a signal handler may close what its own thread is waiting for.
         self._changed = threading.Condition(threading.RLock())
         self._fetching_thread: int | None = None
+        self._awaiting: dict[LoopLatch, bool] = {}
+        """Of the coroutines that wait: those that wait until another fetch is over (True), or for their own feed."""
         self._awaited = 0
+        self._shutting = threading.RLock()  # a second `close` returns when the feed is closed
         self._close_feed = weakref.finalize(self, _close_at_home, feed, self._home)
         self._close_feed.atexit = False
         for start in starts:
@@ -126,22 +152,30 @@ class Subscription(Closing):
         return self
 
     async def __anext__(self) -> MetadataRecord:
+        try:
+            while (record := await self.poll_async(None)) is None:
+                pass
+        except Closed:
+            raise StopAsyncIteration from None
+        return record
+
+    async def poll_async(self, timeout: float | None = 0.1) -> MetadataRecord | None:
+        """Do what `poll` does, without blocking the loop. Cancelled, it takes no record: the next call returns it."""
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
         self._check_process()
+        until = None if timeout is None else time.monotonic() + timeout
         self._awaited += 1
         if self._awaited % _RECORDS_PER_TURN == 0:
             import asyncio  # here and below: callers that do not await need not load it
 
             await asyncio.sleep(0)
-        try:
+        while True:
             # A record is taken after the last await: a cancelled call takes none.
-            while True:
-                with self._changed:
-                    record = self._take()
-                if record is not None:
-                    return record
-                await self._until_ready()
-        except Closed:
-            raise StopAsyncIteration from None
+            with self._changed:
+                record = self._take()
+            if record is not None or not await self._wait_async(until):
+                return record
 
     def add(self, start: PartitionStart) -> None:
         """Deliver another partition too: the records from the start on, then new ones as they are published.
@@ -153,7 +187,7 @@ class Subscription(Closing):
             self._check_open()
             if not self._assign(start):
                 return
-            self._changed.notify_all()
+            self._notify()
         self._feed.wake()
 
     def remove(self, partition: int) -> None:
@@ -178,14 +212,14 @@ class Subscription(Closing):
             self._is_closed = True
             self._assigned.clear()
             self._ready.clear()
-            self._changed.notify_all()
+            self._notify()
         self._feed.wake()
         with self._changed:
             if self._fetching_thread == threading.get_ident():
                 return  # this is a signal handler: the call that it interrupted closes the feed
             while self._fetching_thread is not None:
                 self._changed.wait()
-            self._close_feed()
+        self._shut()
 
     def _assign(self, start: PartitionStart) -> bool:
         if not isinstance(start, PartitionStart):
@@ -205,9 +239,7 @@ class Subscription(Closing):
         is_fetching = False
         try:
             with self._changed:
-                remaining = _LONGEST_WAIT_SECONDS
-                if until is not None:
-                    remaining = min(until - time.monotonic(), _LONGEST_WAIT_SECONDS)
+                remaining = _remaining(until)
                 if self._ready or self._is_closed or (stop is not None and stop.is_set()):
                     return True
                 if self._fetching_thread is not None:
@@ -239,44 +271,82 @@ class Subscription(Closing):
     def _end_fetch(self) -> None:
         with self._changed:
             self._fetching_thread = None
-            if self._is_closed:
-                self._close_feed()
-            self._changed.notify_all()
+            self._notify()
+        if self._is_closed:
+            self._shut()
 
-    async def _until_ready(self) -> None:
-        """Return when there may be a record. A thread waits for it, while a task awaits; the thread takes no record."""
-        import asyncio
+    def _notify(self) -> None:
+        """Wake what waits for a record, for the end of a fetch, or for `close`. The lock is held."""
+        self._changed.notify_all()
+        for latch, waits_for_turn in tuple(self._awaiting.items()):
+            # Others wait for their feed: a look that found nothing must not wake them to look as well.
+            if waits_for_turn or self._ready or self._is_closed:
+                latch.open()
 
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
-        stop = threading.Event()
+    def _shut(self) -> None:
+        """Close the feed. Not under the lock, which a loop's thread acquires too: that may take long."""
+        with self._shutting:
+            self._close_feed()
 
-        def end(error: BaseException | None) -> None:
-            if not over.done():
-                over.set_result(None) if error is None else over.set_exception(error)
+    async def _wait_async(self, until: float | None) -> bool:
+        """Do what `_wait` does. No fetch depends on the loop: `close` may wait for it in the loop's thread."""
+        from penstock.core import LoopLatch
 
-        def wait() -> None:
-            failure: BaseException | None = None
-            try:
-                while not (stop.is_set() or self._is_closed or self._ready):
-                    self._wait(None, stop)
-            except Exception as error:  # noqa: BLE001  the awaiting task raises it
-                failure = error
-            with suppress(RuntimeError):  # the loop is gone
-                loop.call_soon_threadsafe(end, failure)
-
-        threading.Thread(target=wait, name="penstock-metalog-await", daemon=True).start()
+        latch = LoopLatch()
+        with self._changed:
+            remaining = _remaining(until)
+            if self._ready or self._is_closed:
+                return True
+            is_other_fetching = self._fetching_thread is not None
+            if is_other_fetching and remaining <= 0:
+                return False
+            self._awaiting[latch] = is_other_fetching
         try:
-            await over
+            if is_other_fetching:
+                await latch.wait(remaining)
+                return True
+            if isinstance(self._feed, AwaitableFeed):
+                return await _look(self._feed, latch, remaining, lambda: self._wait(time.monotonic()))
+            return await self._fetch_in_thread(until)
         finally:
+            with self._changed:
+                del self._awaiting[latch]
+
+    async def _fetch_in_thread(self, until: float | None) -> bool:
+        """Have a thread wait for the feed, which takes no record. Cancelled, it ends its wait."""
+        from penstock.core import in_new_thread
+
+        stop = threading.Event()
+        try:
+            return await in_new_thread("metalog-await", self._wait, until, stop)
+        except Exception:
+            raise
+        except BaseException:  # cancelled, or the loop ends
             stop.set()
             with self._changed:
-                self._changed.notify_all()
-            if not over.done() or over.cancelled():
-                self._feed.wake()
+                self._notify()
+            self._feed.wake()
+            raise
+
+
+def _remaining(until: float | None) -> float:
+    """Seconds until then, at most as many as one wait takes."""
+    return _LONGEST_WAIT_SECONDS if until is None else min(until - time.monotonic(), _LONGEST_WAIT_SECONDS)
 
 
 def _close_at_home(feed: Feed, home: int) -> None:
     """Close a feed, but not in a forked child: it would wait for threads, such as a client's, that the parent has."""
     if home == current.number:
         feed.close()
+
+
+async def _look(feed: AwaitableFeed, latch: LoopLatch, remaining: float, fetch: Callable[[], bool]) -> bool:
+    """Fetch what is there; if it is nothing, wait until it is time to look again."""
+    with feed.opening(latch):  # before the look: what comes after it opens the latch
+        if await feed.look(fetch):
+            return True
+        if remaining <= 0:
+            return False
+        due = feed.seconds_until_due()
+        await latch.wait(remaining if due is None else min(remaining, due))
+        return True

@@ -112,7 +112,8 @@ def decoded(codec: Codec[Event], identifier: int, data: bytes) -> Event:
     except Exception as error:
         raise CorruptEvent(
             f"event {identifier} cannot be decoded: {_reason(error)}. It stays on disk; skip_corrupt=True goes past "
-            f"it, and ack({identifier}) deletes it"
+            f"it, and ack({identifier}) deletes it",
+            id=identifier,
         ) from error
 
 
@@ -130,5 +131,6 @@ def bad_key(path: str, key: bytes) -> CorruptEvent:
     """What to say of a key that is no id."""
     return CorruptEvent(
         f"the key {key!r} (in hexadecimal {key.hex()}) among the events in {shown(path)} is no event id: those have 8 "
-        "bytes. It stays there; skip_corrupt=True goes past it"
+        "bytes. It stays there; skip_corrupt=True goes past it",
+        key=key,
     )

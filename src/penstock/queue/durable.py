@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 from penstock.core import Closing, Waiters, check_seconds, check_whole, get_logger
 from penstock.errors import CorruptData, CorruptEvent, InvalidInput, UnknownEvent
@@ -21,6 +21,9 @@ from penstock.queue.repair import repair_queue
 from penstock.queue.walk import Walk
 from penstock.queue.writer import ACK_BYTES, Change, QueueWriter, unix_milliseconds
 from penstock.storage import local_path
+
+if TYPE_CHECKING:
+    from penstock.queue.awaiting import AwaitingQueue
 
 Event = TypeVar("Event")
 
@@ -113,6 +116,7 @@ class DurableEventQueue(Closing, Generic[Event]):
             self._database, self._ledger, self._lock, self._ready, self._measures, clock, repr(self)
         )
         self._closing = threading.Lock()
+        self._for_coroutines: AwaitingQueue | None = None
         self._is_released = False
         self._measures.watch(
             self,
@@ -158,20 +162,21 @@ class DurableEventQueue(Closing, Generic[Event]):
     async def push_async(self, event: Event) -> DurableEvent[Event]:
         """Do what `push` does, without blocking the loop. It can be cancelled until its write begins."""
         change = self._push_of((encoded(self._codec, event),))
-        import asyncio  # here: a caller without coroutines does not need to load it
-
-        await asyncio.wrap_future(self._writer.commits.commit_later(change))
+        await self._awaiting.written(change)
         return DurableEvent(change.first_id, event)
 
     def push_many(self, events: Iterable[Event]) -> list[DurableEvent[Event]]:
         """Put events on disk in one write: all of them, or none. Raises what `push` raises."""
-        if not isinstance(events, Iterable):
-            raise InvalidInput(f"push_many takes events, not {type(events).__name__}")
-        some = list(events)
-        codec = self._codec
-        change = self._push_of([encoded(codec, event, number) for number, event in enumerate(some)])
+        some, change = self._push_of_many(events)
         if some:
             self._writer.commits.commit(change)
+        return [DurableEvent(identifier, event) for identifier, event in enumerate(some, change.first_id)]
+
+    async def push_many_async(self, events: Iterable[Event]) -> list[DurableEvent[Event]]:
+        """Do what `push_many` does, without blocking the loop. It can be cancelled until its write begins."""
+        some, change = self._push_of_many(events)
+        if some:
+            await self._awaiting.written(change)
         return [DurableEvent(identifier, event) for identifier, event in enumerate(some, change.first_id)]
 
     def get(self, id: int) -> DurableEvent[Event] | None:  # noqa: A002  its name is the contract
@@ -208,6 +213,20 @@ class DurableEventQueue(Closing, Generic[Event]):
         self._ready.wait(has_event, timeout)
         return event
 
+    async def pop_async(self, skip_corrupt: bool = False) -> DurableEvent[Event] | None:
+        """Do what `pop` does, without blocking the loop. Cancelled, it has taken nothing."""
+        return await self.poll_async(0, skip_corrupt)
+
+    async def poll_async(self, timeout: float | None = 0.1, skip_corrupt: bool = False) -> DurableEvent[Event] | None:
+        """Do what `poll` does, without blocking the loop, and without a thread while it waits.
+
+        Cancelled, it has taken nothing: an event that was on its way to the caller is ready again, in its place.
+        """
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        self._check()
+        return await self._awaiting.event(lambda: self._take(skip_corrupt), timeout)
+
     def poll_bytes(
         self,
         max_events: int,
@@ -233,6 +252,7 @@ class DurableEventQueue(Closing, Generic[Event]):
             """Take as many events as under one lock; return whether there are any."""
             nonlocal size, full
             self._check_open()
+            self._take_back()
             full = min(max_events, len(events) + _MAX_EVENTS_PER_LOCK)
             size = self._ledger.take_many(events, full, most, size)
             return bool(events)
@@ -259,12 +279,7 @@ class DurableEventQueue(Closing, Generic[Event]):
 
     def ack_many(self, ids: Iterable[int]) -> None:
         """Delete events in one write. Raises `StorageError` when the disk refuses: they are as they were then."""
-        if not isinstance(ids, Iterable):
-            raise InvalidInput(f"ack_many takes ids, not {type(ids).__name__}")
-        some = list(ids)
-        if set(map(type, some)) - {int}:
-            for identifier in some:
-                _check_id(identifier)
+        some = _checked_ids(ids)
         self._check()
         leaving: list[int] = []
         change = Change((), leaving, ACK_BYTES * len(some))
@@ -279,6 +294,19 @@ class DurableEventQueue(Closing, Generic[Event]):
                 self._writer.put_back(change)
             raise
 
+    async def ack_async(self, id: int) -> None:  # noqa: A002
+        """Do what `ack` does, without blocking the loop. Cancelled, it may be acked or not: ack it again."""
+        await self.ack_many_async((id,))
+
+    async def ack_many_async(self, ids: Iterable[int]) -> None:
+        """Do what `ack_many` does, without blocking the loop.
+
+        Cancelled, either all of them are acked, soon, or they are as they were: the same call, tried again, succeeds.
+        """
+        some = _checked_ids(ids)
+        self._check()
+        await self._awaiting.acked(some)
+
     def nack(self, id: int) -> None:  # noqa: A002  its name is the contract
         """Make an event that is in flight ready again, with its id. Raises `UnknownEvent` if it is not on disk."""
         _check_id(id)
@@ -287,10 +315,18 @@ class DurableEventQueue(Closing, Generic[Event]):
             self._check()
             was_taken = self._ledger.give_back(id)
             if was_taken is None:
-                raise UnknownEvent(f"event {id} is not on disk in {shown(self._path)}: it was acked, or never pushed")
+                raise UnknownEvent(
+                    f"event {id} is not on disk in {shown(self._path)}: it was acked, or never pushed", id=id
+                )
             if was_taken:
                 self._ready.wake()
                 self._measures.nacks.inc()
+
+    async def nack_async(self, id: int) -> None:  # noqa: A002
+        """Do what `nack` does, without blocking the loop. Cancelled, it may be ready or not: nack it again."""
+        _check_id(id)
+        self._check()
+        await self._awaiting.called(lambda: self.nack(id))
 
     def __len__(self) -> int:
         self._check()
@@ -319,7 +355,7 @@ class DurableEventQueue(Closing, Generic[Event]):
         """All events that are on disk now, in the order of their ids, without taking them.
 
         What is acked in the meantime does not come any more. At a key or a value that cannot be read it raises
-        `CorruptEvent`, again with each `next`; `skip_corrupt` goes past it, and counts it.
+        `CorruptEvent`, once: the next `next` goes on behind it. `skip_corrupt` goes past it, and counts it.
         """
         self._check()
         return Walk(
@@ -350,6 +386,27 @@ class DurableEventQueue(Closing, Generic[Event]):
         self._check()
         return list(self._every_bad_key)
 
+    def _push_of_many(self, events: Iterable[Event]) -> tuple[list[Event], Change]:
+        if not isinstance(events, Iterable):
+            raise InvalidInput(f"push_many takes events, not {type(events).__name__}")
+        some = list(events)
+        codec = self._codec
+        return some, self._push_of([encoded(codec, event, number) for number, event in enumerate(some)])
+
+    @property
+    def _awaiting(self) -> AwaitingQueue:
+        """What the twins need; made for the first of them: without coroutines asyncio is not loaded."""
+        if self._for_coroutines is None:
+            from penstock.queue.awaiting import AwaitingQueue
+
+            self._for_coroutines = AwaitingQueue(self._lock, self._ready, self._ledger, self._writer, self._check)
+        return self._for_coroutines
+
+    def _take_back(self) -> None:
+        """Make events ready that were on their way to a coroutine that was cancelled. The lock is held."""
+        if self._for_coroutines is not None:
+            self._for_coroutines.take_back()
+
     def _push_of(self, events: Sequence[bytes]) -> Change:
         self._check()
         size = sum(map(len, events))
@@ -360,6 +417,7 @@ class DurableEventQueue(Closing, Generic[Event]):
     def _take(self, skip_corrupt: bool) -> DurableEvent[Event] | None:
         """Take the next event. The order matters: nothing moves before it was decoded."""
         self._check_open()
+        self._take_back()
         while True:
             found = self._ledger.first()
             self._ledger.pass_bad_keys(found, skip=skip_corrupt)
@@ -402,6 +460,16 @@ def _checked_codec(codec: Codec[Any] | None) -> Codec[Any]:
         if not callable(getattr(codec, name, None)):
             raise InvalidInput(f"codec must have encode and decode, and {type(codec).__name__} has no {name}")
     return codec
+
+
+def _checked_ids(ids: Iterable[int]) -> list[int]:
+    if not isinstance(ids, Iterable):
+        raise InvalidInput(f"ack_many takes ids, not {type(ids).__name__}")
+    some = list(ids)
+    if set(map(type, some)) - {int}:
+        for identifier in some:
+            _check_id(identifier)
+    return some
 
 
 def _check_id(id: object) -> None:  # noqa: A002

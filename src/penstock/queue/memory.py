@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from penstock.core import Waiters, check_seconds, check_whole, current, refuse_in_child
@@ -39,6 +40,11 @@ class EventQueue(Generic[Event]):
         self._check_process()
         return len(self._events)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no event in it."""
+        return len(self) == 0
+
     def __repr__(self) -> str:
         bound = "" if self._maxsize is None else f" of at most {self._maxsize}"
         return f"EventQueue({len(self._events)} events{bound})"
@@ -48,24 +54,13 @@ class EventQueue(Generic[Event]):
 
         Raises `BackpressureTimeout` if it was full for `timeout` seconds: the event was not added.
         """
-        _check_event(event)
-        self._check_process()
-        if timeout is not None:
-            check_seconds("timeout", timeout, zero=True)
-        most = self._maxsize
+        if not self._not_full.wait(self._push_of(event, timeout), timeout):
+            raise self._full(timeout)
 
-        def has_pushed() -> bool:
-            if most is not None and len(self._events) >= most:
-                return False
-            self._events.append(event)
-            self._not_empty.wake()
-            return True
-
-        if not self._not_full.wait(has_pushed, timeout):
-            raise BackpressureTimeout(
-                f"the queue was full for {timeout} s: {len(self._events)} events of at most {most} are in it; "
-                "this one was not added"
-            )
+    async def push_async(self, event: Event, timeout: float | None = None) -> None:
+        """Do what `push` does, without blocking the loop. Cancelled, it has added nothing."""
+        if not await self._not_full.wait_async(self._push_of(event, timeout), timeout):
+            raise self._full(timeout)
 
     def push_front(self, event: Event) -> None:
         """Put an event before all others, to be the next. It never waits.
@@ -86,18 +81,51 @@ class EventQueue(Generic[Event]):
 
     def poll(self, timeout: float | None = 0.1) -> Event | None:
         """Take the first event; wait for one up to `timeout` seconds (None: until there is one)."""
+        into: list[Event] = []
+        self._not_empty.wait(self._poll_of(into, timeout), timeout)
+        return into[0] if into else None
+
+    async def poll_async(self, timeout: float | None = 0.1) -> Event | None:
+        """Do what `poll` does, without blocking the loop. Cancelled, it has taken nothing."""
+        into: list[Event] = []
+        await self._not_empty.wait_async(self._poll_of(into, timeout), timeout)
+        return into[0] if into else None
+
+    def _push_of(self, event: Event, timeout: float | None) -> Callable[[], bool]:
+        """Check the arguments of a push, and return what does it if there is space, with the lock held."""
+        _check_event(event)
         self._check_process()
         if timeout is not None:
             check_seconds("timeout", timeout, zero=True)
-        event: Event | None = None
+
+        def has_pushed() -> bool:
+            if self._maxsize is not None and len(self._events) >= self._maxsize:
+                return False
+            self._events.append(event)
+            self._not_empty.wake()
+            return True
+
+        return has_pushed
+
+    def _poll_of(self, into: list[Event], timeout: float | None) -> Callable[[], bool]:
+        """Check the arguments of a poll, and return what takes an event if there is one, with the lock held."""
+        self._check_process()
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
 
         def has_event() -> bool:
-            nonlocal event
             event = self._take()
-            return event is not None
+            if event is not None:
+                into.append(event)
+            return bool(into)
 
-        self._not_empty.wait(has_event, timeout)
-        return event
+        return has_event
+
+    def _full(self, timeout: float | None) -> BackpressureTimeout:
+        return BackpressureTimeout(
+            f"the queue was full for {timeout} s: {len(self._events)} events of at most {self._maxsize} are in it; "
+            "this one was not added"
+        )
 
     def _check_process(self) -> None:
         refuse_in_child(self._home, self, "its events are the parent's; make an EventQueue in the child")

@@ -18,7 +18,7 @@ _MAX_BYTES_PER_READ = 1 << 20
 
 
 class Walk(Generic[Event]):
-    """An iterator over the events before the id `end`. At one that cannot be read it stays, unless it may skip.
+    """An iterator over the events before the id `end`. One that cannot be read is raised once, unless it may skip.
 
     It reads some at a time: one long look at the database would keep the disk space of what is acked meanwhile.
     """
@@ -59,10 +59,11 @@ class Walk(Generic[Event]):
                 try:
                     return self._step()
                 except CorruptEvent as corrupt:
+                    if self._on_skip is not None:
+                        self._on_skip(corrupt)
+                    self._skip()
                     if self._on_skip is None:
                         raise
-                    self._on_skip(corrupt)
-                    self._skip()
 
     def _read_on(self) -> None:
         """Make sure that the first event that was read is still there."""

@@ -32,15 +32,13 @@ _CONSUMER_DEFAULTS: Mapping[str, object] = {
 _DEFAULTS: Mapping[str, object] = {"reconnect.backoff.max.ms": 2_000}
 
 
-def kafka_client() -> ModuleType:
-    """The package `confluent_kafka`, which is imported when the first log is opened."""
+def kafka_client(user: str = "KafkaMetadataLog") -> ModuleType:
+    """The package `confluent_kafka`, which is imported when the first client is opened."""
     try:
         importlib.import_module("confluent_kafka.admin")
         return importlib.import_module("confluent_kafka")
     except ImportError as missing:
-        raise InvalidInput(
-            f"KafkaMetadataLog needs the extra `kafka`: pip install 'penstock[kafka]' ({missing})"
-        ) from None
+        raise InvalidInput(f"{user} needs the extra `kafka`: pip install 'penstock[kafka]' ({missing})") from None
 
 
 @dataclass(frozen=True)
@@ -117,6 +115,23 @@ class KafkaConfig:
                 "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
             },
+        )
+
+    def group_consumer(self, group: str, start: str, settings: Mapping[str, object]) -> Any:
+        """A consumer of a group that commits only what it is told to commit."""
+        return self._client(
+            kafka_client().Consumer,
+            dict(_CONSUMER_DEFAULTS)
+            | {"queued.min.messages": 100_000, "queued.max.messages.kbytes": 65_536}
+            | self._shared()
+            | {
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": start,
+                "allow.auto.create.topics": False,
+            }
+            | dict(settings),
         )
 
     def without_secrets(self, text: object) -> str:

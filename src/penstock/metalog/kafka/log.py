@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.core import Backoff, Closing, check_seconds, check_whole, get_logger
+from penstock.core import Backoff, Closing, Latch, check_seconds, check_whole, get_logger
 from penstock.errors import BackpressureTimeout, InvalidInput, OutcomeUnknown, StorageError
 from penstock.metalog.kafka.config import KafkaConfig, kafka_client
 from penstock.metalog.kafka.feed import KafkaFeed
 from penstock.metalog.kafka.topic import KafkaTopic
 from penstock.metalog.records import PartitionStart, as_payload, check_partition, check_partition_count
 from penstock.metalog.subscription import Feed, Subscription
+
+if TYPE_CHECKING:
+    from penstock.core import LoopLatch
 
 _log = get_logger(__name__)
 
@@ -97,21 +100,31 @@ class KafkaMetadataLog(Closing):
         `BackpressureTimeout` where the client's memory stays full, `StorageError` where Kafka refuses; and
         `OutcomeUnknown` where Kafka did not answer in time: the record may be in the log, or appear there later.
         """
-        check_partition(partition, self._partition_count)
-        payload = as_payload(payload)
-        self._check_process()
-        self._check_open()
-        report = _Report()
-        self._send(partition, payload, report)
-        if not report.has_come.wait(self._config.delivery_timeout + _REPORT_GRACE_SECONDS):
-            raise OutcomeUnknown(f"{self!r} got no report whether a record of partition {partition} is written")
-        if report.error is not None:
-            raise self._undelivered(report.error, len(payload))
-        if report.offset < 0:  # the broker had it already, from an earlier try, and no longer knows its offset
-            raise OutcomeUnknown(
-                f"a record is in partition {partition} of {self!r}, and Kafka does not know its offset"
-            )
-        return report.offset
+        payload = self._checked(partition, payload)
+        latch = Latch()
+        report, backoff = _Report(latch), self._memory_backoff()
+        while not self._is_sent(partition, payload, report):
+            if not backoff.wait():
+                raise self._no_memory(payload)
+        latch.wait(self._config.delivery_timeout + _REPORT_GRACE_SECONDS)
+        return self._offset(partition, payload, report)
+
+    async def publish_async(self, partition: int, payload: bytes) -> int:
+        """Do what `publish` does, without blocking the loop, and without a thread.
+
+        Cancelled, it may have published the payload, or publish it still, as after `OutcomeUnknown`. To find out, read
+        the partition from the high-water mark that it had before.
+        """
+        from penstock.core import LoopLatch  # callers that do not await need not load asyncio
+
+        payload = self._checked(partition, payload)
+        latch = LoopLatch()
+        report, backoff = _Report(latch), self._memory_backoff()
+        while not self._is_sent(partition, payload, report):
+            if not await backoff.wait_async():
+                raise self._no_memory(payload)
+        await latch.wait(self._config.delivery_timeout + _REPORT_GRACE_SECONDS)
+        return self._offset(partition, payload, report)
 
     def high_water_marks(self) -> list[int]:
         """One past the last offset of each partition. Raises `StorageError` and `Closed`."""
@@ -119,6 +132,12 @@ class KafkaMetadataLog(Closing):
         self._check_open()
         ends = self._topic.ends(range(self._partition_count))
         return [ends[partition] for partition in range(self._partition_count)]
+
+    async def high_water_marks_async(self) -> list[int]:
+        """Do what `high_water_marks` does, without blocking the loop."""
+        from penstock.core import in_new_thread
+
+        return await in_new_thread("metalog-read", self.high_water_marks)
 
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
         """Deliver the records from each start on, then new ones as they are published. Raises `Closed`.
@@ -142,21 +161,43 @@ class KafkaMetadataLog(Closing):
             self._stop.set()
             self._serving.join()
 
-    def _send(self, partition: int, payload: bytes, report: _Report) -> None:
-        backoff = Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, give_up_after=self._config.delivery_timeout)
-        while True:
-            try:
-                self._producer.produce(self._topic.name, value=payload, partition=partition, on_delivery=report)
-            except BufferError:
-                if not backoff.wait():
-                    raise BackpressureTimeout(
-                        f"{self!r} has no memory for {len(payload)} bytes: raise queue.buffering.max.kbytes"
-                    ) from None
-                self._check_open()
-            except self._client.KafkaException as error:
-                raise self._undelivered(error.args[0], len(payload), sent=False) from None
-            else:
-                return
+    def _checked(self, partition: int, payload: bytes) -> bytes:
+        check_partition(partition, self._partition_count)
+        payload = as_payload(payload)
+        self._check_process()
+        return payload
+
+    def _memory_backoff(self) -> Backoff:
+        return Backoff(_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS, give_up_after=self._config.delivery_timeout)
+
+    def _no_memory(self, payload: bytes) -> BackpressureTimeout:
+        return BackpressureTimeout(
+            f"{self!r} has no memory for {len(payload)} bytes: raise queue.buffering.max.kbytes",
+            timeout=self._config.delivery_timeout,
+        )
+
+    def _is_sent(self, partition: int, payload: bytes, report: _Report) -> bool:
+        """Give a record to the client. False: its memory is full."""
+        self._check_open()
+        try:
+            self._producer.produce(self._topic.name, value=payload, partition=partition, on_delivery=report)
+        except BufferError:
+            return False
+        except self._client.KafkaException as error:
+            raise self._undelivered(error.args[0], len(payload), sent=False) from None
+        return True
+
+    def _offset(self, partition: int, payload: bytes, report: _Report) -> int:
+        """What a report says, after the wait for it. Raises what went wrong."""
+        if not report.has_come:
+            raise OutcomeUnknown(f"{self!r} got no report whether a record of partition {partition} is written")
+        if report.error is not None:
+            raise self._undelivered(report.error, len(payload))
+        if report.offset < 0:  # the broker had it already, from an earlier try, and no longer knows its offset
+            raise OutcomeUnknown(
+                f"a record is in partition {partition} of {self!r}, and Kafka does not know its offset"
+            )
+        return report.offset
 
     def _undelivered(self, error: Any, size: int, *, sent: bool = True) -> Exception:
         codes = self._client.KafkaError
@@ -174,10 +215,11 @@ class KafkaMetadataLog(Closing):
 
 
 class _Report:
-    """How a delivery ended. The client calls it."""
+    """How a delivery ended. The client calls it, and it opens the latch of the call that waits."""
 
-    def __init__(self) -> None:
-        self.has_come = threading.Event()
+    def __init__(self, latch: Latch | LoopLatch) -> None:
+        self.latch = latch
+        self.has_come = False
         self.offset = -1
         self.error: Any = None
 
@@ -185,7 +227,8 @@ class _Report:
         self.error = error
         if error is None:
             self.offset = message.offset()
-        self.has_come.set()
+        self.has_come = True
+        self.latch.open()
 
 
 def _serve(producer: Any, topic: KafkaTopic, stop: threading.Event) -> None:

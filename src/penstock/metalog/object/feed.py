@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core import Backoff, get_logger
 from penstock.errors import PenstockError, StorageError
@@ -14,6 +16,11 @@ from penstock.metalog.object.chain import Chain, RollUp
 from penstock.metalog.object.format import LogObject
 from penstock.metalog.records import MetadataRecord
 from penstock.metalog.subscription import Wanted
+
+if TYPE_CHECKING:
+    from penstock.core import LoopLatch, Threads
+
+_T = TypeVar("_T")
 
 _LONGEST_POLL_INTERVAL = 1.0  # seconds, unless the log's own is longer
 _FAILURES_UNTIL_RAISED = 5
@@ -52,6 +59,7 @@ class ObjectFeed:
         readers: Callable[[], Executor],
         poll_interval: float,
         clock: Callable[[], float] = time.monotonic,
+        threads: Callable[[], Threads] | None = None,
     ) -> None:
         self._chains = chains
         self._signal = signal
@@ -59,6 +67,7 @@ class ObjectFeed:
         self._readers = readers
         self._poll_interval = poll_interval
         self._clock = clock
+        self._threads = threads
         self._cursors: dict[int, _Cursor] = {}
         self._is_woken = False
 
@@ -75,9 +84,26 @@ class ObjectFeed:
             if records or self._is_woken or now >= until:
                 self._is_woken = False
                 return records
-            due = min((cursor.due for cursor in self._cursors.values()), default=until)
-            if due > now:
-                self._signal.wait(changes, min(due, until) - now)
+            due = self._next_due()
+            if due is None or due > now:
+                self._signal.wait(changes, (until if due is None else min(due, until)) - now)
+
+    async def look(self, call: Callable[[], _T]) -> _T:
+        """Call what fetches, in a thread of the log, or in one of its own."""
+        if self._threads is None:
+            from penstock.core import in_new_thread
+
+            return await in_new_thread("metalog-read", call)
+        return await self._threads().run(call)
+
+    def opening(self, latch: LoopLatch) -> AbstractContextManager[None]:
+        """Open a latch whenever this process writes an object, and at `wake`."""
+        return self._signal.opening(latch)
+
+    def seconds_until_due(self) -> float | None:
+        """How long until it is time to look for objects that other processes wrote."""
+        due = self._next_due()
+        return None if due is None else max(due - self._clock(), 0.0)
 
     def wake(self) -> None:
         """End the wait of the call under way, or of the next one."""
@@ -86,6 +112,9 @@ class ObjectFeed:
 
     def close(self) -> None:
         """Does nothing: a feed holds nothing of its own."""
+
+    def _next_due(self) -> float | None:
+        return min((cursor.due for cursor in self._cursors.values()), default=None)
 
     def _follow(self, wanted: Sequence[Wanted]) -> None:
         """Keep each partition's cursor; a new one where it was added again, or an answer was lost."""

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core import (
     Backoff,
@@ -34,6 +35,9 @@ from penstock.metalog.object.writer import PartitionWriter
 from penstock.metalog.records import MAX_PARTITIONS, PartitionStart, as_payload, check_partition, check_partition_count
 from penstock.metalog.subscription import Feed, Subscription
 from penstock.storage import ObjectStore, get_at_most, open_store, url_of
+
+if TYPE_CHECKING:
+    from penstock.core import Threads
 
 _ABOUT = "log.json"
 _VERSION = 1
@@ -132,12 +136,26 @@ class ObjectMetadataLog(Closing):
         self._check_open()
         return self._writers[partition].publish(as_payload(payload))
 
+    async def publish_async(self, partition: int, payload: bytes) -> int:
+        """Do what `publish` does, without blocking the loop.
+
+        Cancelled before a write to the store has begun, it is not published. Cancelled later it is like
+        `OutcomeUnknown`: to find out, read the partition from the high-water mark that it had before.
+        """
+        check_partition(partition, self.partition_count)
+        self._check_open()
+        return await self._writers[partition].publish_async(as_payload(payload))
+
     def high_water_marks(self) -> list[int]:
         """One past the last offset of each partition, as it is on the store now. Raises `StorageError`."""
         self._check_open()
         if self.partition_count == 1:
             return [self.partition_end(0).offset]
         return [end.offset for end in self._pool().map(self.partition_end, range(self.partition_count))]
+
+    async def high_water_marks_async(self) -> list[int]:
+        """Do what `high_water_marks` does, without blocking the loop."""
+        return await self._threads.run(self.high_water_marks)
 
     def partition_end(self, partition: int) -> PartitionEnd:
         """The high-water mark of a partition and the number of its objects, as it is on the store now.
@@ -148,6 +166,10 @@ class ObjectMetadataLog(Closing):
         self._check_open()
         return self._with_retries(self._chains[partition].find_end)
 
+    async def partition_end_async(self, partition: int) -> PartitionEnd:
+        """Do what `partition_end` does, without blocking the loop."""
+        return await self._threads.run(self.partition_end, partition)
+
     def subscribe(self, starts: Iterable[PartitionStart]) -> Subscription:
         """Deliver the records from each start on, then new ones as they are published. Raises `Closed`."""
         return Subscription(self.open_feed(), self.partition_count, starts)
@@ -155,7 +177,15 @@ class ObjectMetadataLog(Closing):
     def open_feed(self) -> Feed:
         """Where one subscription gets its records. Raises `Closed`."""
         self._check_open()
-        return ObjectFeed(self._chains, self._signal, self._check_open, self._pool, self._poll_interval, self._clock)
+        return ObjectFeed(
+            self._chains,
+            self._signal,
+            self._check_open,
+            self._pool,
+            self._poll_interval,
+            self._clock,
+            lambda: self._threads,
+        )
 
     def close(self) -> None:
         """Close the log and its subscriptions, when what is being published is on the store."""
@@ -181,6 +211,13 @@ class ObjectMetadataLog(Closing):
                 threads = min(_MAX_READER_THREADS, self.partition_count)
                 self._readers = ThreadPoolExecutor(threads, "penstock-metalog-read")
             return self._readers
+
+    @cached_property
+    def _threads(self) -> Threads:
+        """The threads for the requests of coroutines. They may wait for those of the pool, so they are others."""
+        from penstock.core import Threads  # callers that do not await need not load asyncio
+
+        return Threads("metalog-read", _MAX_READER_THREADS)
 
     def _note_of(self, chain: Chain) -> Callable[[LogObject], None]:
         signal, roll_ups = self._signal, self._roll_ups

@@ -30,6 +30,12 @@ class Publication(Work):
         self.offset = -1
 
 
+def _checked(payload: bytes) -> Publication:
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise InvalidInput(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
+    return Publication(payload)
+
+
 class PartitionWriter:
     """Appends to a chain, by one call at a time. `wrote` is called after each object that was written."""
 
@@ -64,10 +70,16 @@ class PartitionWriter:
 
     def publish(self, payload: bytes) -> int:
         """Append a payload, and return its offset when it is in the log."""
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise InvalidInput(f"a payload has at most {MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
-        publication = Publication(payload)
+        publication = _checked(payload)
         self._commits.commit(publication)
+        return publication.offset
+
+    async def publish_async(self, payload: bytes) -> int:
+        """Do what `publish` does, for a coroutine. Cancelled before its write begins, it is not published."""
+        import asyncio  # callers that do not await need not load it
+
+        publication = _checked(payload)
+        await asyncio.wrap_future(self._commits.commit_later(publication))
         return publication.offset
 
     def close(self) -> None:
