@@ -83,6 +83,7 @@ def run() -> None:
     timed = [msgspec.msgpack.encode({**row, "at": start + timedelta(seconds=row["id"])}) for row in rows]
     unlike = [msgspec.msgpack.encode({"id": "a misfit"}) if at % BAD == 1 else value for at, value in enumerate(packed)]
     mixed = [b'{"id": "a misfit"}' if number % BAD == 1 else text for number, text in enumerate(texts)]
+    in_turns = [text if at % 2 else pack for at, (text, pack) in enumerate(zip(texts, packed, strict=True))]
     loop = one_by_one(texts, json.loads)
     unpack = one_by_one(packed, msgspec.msgpack.decode)
     show(
@@ -122,6 +123,32 @@ def run() -> None:
                     "msgspec.msgpack.decode, each": unpack,
                 },
                 rounds=11,
+            ),
+            Contest(
+                "JSON into columns, the format found by itself",
+                EVENTS,
+                {
+                    "Penstock, auto": into_columns(texts, ParseFormat.AUTO),
+                    "Penstock, json": into_columns(texts, ParseFormat.JSON),
+                },
+                rounds=11,
+            ),
+            Contest(
+                "MessagePack into columns, the format found by itself",
+                EVENTS,
+                {
+                    "Penstock, auto": into_columns(packed, ParseFormat.AUTO),
+                    "Penstock, msgpack": into_columns(packed, ParseFormat.MSGPACK),
+                },
+                rounds=11,
+            ),
+            Contest(
+                "JSON and MessagePack in turns into columns of given types",
+                EVENTS,
+                {
+                    "Penstock, auto": into_typed_columns(in_turns, ParseFormat.AUTO),
+                    "Penstock, all of it JSON": into_typed_columns(texts, ParseFormat.JSON),
+                },
             ),
             Contest(
                 "MessagePack with binary into columns",

@@ -34,7 +34,7 @@ from penstock.metalog.object.format import encode
 from penstock.records import Entry, records_to_arrow
 
 BATCH, MANIFEST, HEAD, SEGMENT, EVENT = "batch", "manifest", "head", "segment", "segment event"
-LOG_OBJECT, PAYLOAD = "log object", "payload"
+LOG_OBJECT, PAYLOAD, DECODED_PAYLOAD = "log object", "payload", "decoded payload"
 
 SEGMENT_NAME = f"{0:020}-{9:026}.seg"
 """The file name of every segment here: their checksums are of it too."""
@@ -223,3 +223,7 @@ def _payloads() -> Iterator[Sample]:
     for event in events:
         for data in (msgspec.json.encode(event), msgspec.msgpack.encode(event)):
             yield Sample(PAYLOAD, data, b"", tuple((at, 1) for at in range(min(len(data), 200))), ())
+    # In the Avro and the Protobuf of `targets`, and CSV.
+    avro = b"\x02\x00\x00\x02\x02\x01\x00" + b"\x04\x00\x80\x01\x06\x01\x02\x03\x02\x02k\x02v\x00"
+    for data in (avro, b"\x0a\x11\x0a\x01a\x12\x0c\x2a\x0a\x0a\x08\x0a\x01b\x12\x03\x1a\x01x", b'1,"say ""hi"""'):
+        yield Sample(DECODED_PAYLOAD, data, b"", tuple((at, 1) for at in range(len(data))), ())

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf import struct_pb2
 
-from fuzz.corpus import BATCH, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, SEGMENT_NAME
+from fuzz.corpus import BATCH, DECODED_PAYLOAD, EVENT, HEAD, LOG_OBJECT, MANIFEST, PAYLOAD, SEGMENT, SEGMENT_NAME
 from fuzz.mutations import CAP
 from penstock.buffer import Manifest, decode_batch, encode_batch
 from penstock.buffer.manifest.v1.codec import OpenDataManifest, next_epoch
 from penstock.buffer.manifest.v2.head import decode_head, encode_head
 from penstock.buffer.manifest.v2.segments import decode_segment, encode_segment
-from penstock.engine import ParseFormat, parse_as
+from penstock.engine import ParseFormat, PayloadSchemas, parse_as
 from penstock.engine.parsing.parser import parse_inferred, parse_objects
 from penstock.errors import CorruptData
 from penstock.metalog.catalog.wire import decode_event, encode_event
@@ -122,6 +123,23 @@ def read_payload(data: bytes) -> None:
         raise CorruptData(reasons[0].removeprefix("parse error: "))
 
 
+def read_decoded_payload(data: bytes) -> None:
+    """Parse a payload in each format that is decoded with a schema, and as any JSON: one row or one reason."""
+    values = pa.array([data], pa.binary())
+    reasons = []
+    # Avro first: its reason is the one that is raised, and it says most about how far the decoder came.
+    forms = (ParseFormat.AVRO, ParseFormat.PROTOBUF, ParseFormat.CSV, ParseFormat.AUTO, ParseFormat.JSON_VALUES)
+    for form in forms:
+        found = parse_inferred(values, form, payload_schemas=_SCHEMAS)
+        found.batch.validate(full=True)
+        objects = parse_objects(values, form, payload_schemas=_SCHEMAS)
+        _require(found.batch.num_rows + len(found.errors) == 1, f"{form}: a row is missing")
+        _require(len(objects.objects) + len(objects.errors) == 1, f"{form}: an object is missing")
+        reasons += [error.reason for error in objects.errors]
+    if len(reasons) == len(forms):
+        raise CorruptData(reasons[0].removeprefix("parse error: "))
+
+
 def change_manifest(data: bytes) -> None:
     """Append, bump the epoch and dequeue, without decoding what is there."""
     manifest = OpenDataManifest(data)
@@ -150,6 +168,21 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("g", pa.struct([pa.field("h", pa.map_(pa.string(), pa.string()))])),
 ]
 _GIVEN = pa.schema(_FIELDS)
+_SCHEMAS = PayloadSchemas(
+    avro={
+        "type": "record",
+        "name": "Node",
+        "fields": [
+            {"name": "next", "type": ["null", "Node"]},
+            {"name": "nothing", "type": {"type": "array", "items": "null"}},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+            {"name": "tags", "type": {"type": "map", "values": "string"}},
+        ],
+    },
+    protobuf=struct_pb2.Struct,  # which may have itself inside
+    csv=["a", "b"],
+)
 
 TARGETS = (
     Target("read_batch", BATCH, read_batch),
@@ -160,4 +193,6 @@ TARGETS = (
     Target("read_event", EVENT, read_event),
     Target("read_log_object", LOG_OBJECT, read_log_object),
     Target("read_payload", PAYLOAD, read_payload),
+    Target("read_decoded_payload", PAYLOAD, read_decoded_payload),
+    Target("read_decoded_payload_with_schema", DECODED_PAYLOAD, read_decoded_payload),
 )

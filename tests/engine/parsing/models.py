@@ -12,8 +12,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.engine import ParseFormat, ParseOptions, infer_schema, parse_as
+from penstock.engine.parsing.block_reader import ParsedColumns
 from penstock.engine.parsing.column_kinds import ColumnKinds
-from penstock.engine.parsing.parser import ParsedColumns, parse_inferred, parse_objects
+from penstock.engine.parsing.parser import parse_inferred, parse_objects
 
 DEEPEST = 64
 STRICT = ParseOptions()
@@ -27,6 +28,13 @@ class Bad(Exception):
 def column(values: list[bytes]) -> pa.Array[Any]:
     """The values as a slice with an offset: something stands before and behind them."""
     return pa.array([b'{"before":', *values, b"}"], pa.binary()).slice(1, len(values))
+
+
+READ = (
+    ParseFormat.JSON,
+    ParseFormat.MSGPACK,
+)
+"""The formats that have readers of their own; the others become one of these."""
 
 
 def inferred(values: list[bytes], form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine import ParseFormat
-from tests.engine.parsing.models import inferred
+from tests.engine.parsing.models import READ, inferred
 
 
 def columns(rows: list[Any], form: ParseFormat = ParseFormat.JSON) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -20,7 +20,7 @@ def columns(rows: list[Any], form: ParseFormat = ParseFormat.JSON) -> tuple[pa.R
     return parsed.batch, {error.index: error.reason.removeprefix("parse error: ") for error in parsed.errors}
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_the_first_row_that_has_a_field_settles_its_kind(form: ParseFormat) -> None:
     batch, misfits = columns([{"id": None}, {"id": 1}, {"id": "x"}, {"id": 2.5}, {"id": True}, {}], form)
     assert batch.to_pylist() == [{"id": None}, {"id": 1.0}, {"id": 2.5}, {"id": None}]
@@ -30,7 +30,7 @@ def test_the_first_row_that_has_a_field_settles_its_kind(form: ParseFormat) -> N
     }
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_row_that_does_not_fit_settles_nothing(form: ParseFormat) -> None:
     rows = [{"a": 1}, {"b": "text", "c": {"d": []}, "a": "misfit"}, {"b": 2, "c": 3}, {"b": "text"}]
     batch, misfits = columns(rows, form)
@@ -38,7 +38,7 @@ def test_a_row_that_does_not_fit_settles_nothing(form: ParseFormat) -> None:
     assert set(misfits) == {1, 3}
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_misfit_deep_inside_is_named(form: ParseFormat) -> None:
     rows = [{"a": {"b": [{"c": 1}]}}, {"a": {"b": [{"c": 2}, {"c": "x"}]}}]
     batch, misfits = columns(rows, form)
@@ -46,13 +46,13 @@ def test_a_misfit_deep_inside_is_named(form: ParseFormat) -> None:
     assert misfits == {1: "the field 'a.b[].c' is a string here, and the column is int64"}
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_an_array_of_two_kinds_does_not_fit_with_itself(form: ParseFormat) -> None:
     batch, misfits = columns([{"a": [1, "x"]}, {"a": [2]}], form)
     assert (batch.to_pylist(), set(misfits)) == ([{"a": [2]}], {0})
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_where_a_field_is_text_any_other_value_is_its_json(form: ParseFormat) -> None:
     batch, misfits = columns([{"a": "x"}, {"a": 1, "b": 2}, {"a": {"c": [None, True]}}, {"a": None}], form)
     assert batch.column("a").to_pylist() == ["x", "1", '{"c":[null,true]}', None]
@@ -69,7 +69,7 @@ def test_a_row_with_a_repeated_key_settles_nothing() -> None:
     }
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 @pytest.mark.parametrize("rows", [1, 5000])
 def test_text_stays_text_when_it_looks_like_a_timestamp(form: ParseFormat, rows: int) -> None:
     at = "2026-01-01T00:00:00Z"
@@ -88,14 +88,14 @@ def test_text_that_looks_like_a_timestamp_may_appear_late() -> None:
     assert batch.column("at")[-1].as_py() == "2026-01-01"
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_field_may_become_a_float_late(form: ParseFormat) -> None:
     batch, misfits = columns([{"id": 1}] * 20_000 + [{"id": 2.5}], form)
     assert batch.schema.types == [pa.float64()]
     assert (batch.num_rows, misfits) == (20_001, {})
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_fields_are_in_the_order_in_which_they_appear(form: ParseFormat) -> None:
     batch, _ = columns([{"b": 1}, {"z": None, "a": 1, "b": 2}, {"c": "2026-01-01", "a": 1}], form)
     assert batch.schema.names == ["b", "z", "a", "c"]
@@ -126,7 +126,7 @@ def test_integers_that_no_float_is_exactly_become_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", "\x00", "", "x" * 500, "é", "__class__", "field_0"])
 def test_a_field_may_have_any_name(name: str) -> None:
-    for form in ParseFormat:
+    for form in READ:
         batch, misfits = columns([{name: 1, "other": 2}] * 3, form)
         assert batch.to_pylist() == [{name: 1, "other": 2}] * 3
         assert misfits == {}
@@ -138,7 +138,7 @@ def test_a_field_may_have_any_name(name: str) -> None:
     [[None, None], [None, 1], [None, None, "x"], [[None, None]], [{"b": [None, None, 1]}], {"b": [None, None]}],
 )
 def test_nulls_in_front_of_a_list_are_kept(first: Any, rows: int) -> None:
-    for form in ParseFormat:
+    for form in READ:
         batch, misfits = columns([{"a": first, "id": 1}] * rows, form)
         batch.validate(full=True)
         assert batch.to_pylist() == [{"a": first, "id": 1}] * rows
@@ -176,7 +176,7 @@ def test_something_new_in_a_late_row_has_its_column(name: str) -> None:
     assert misfits == {}
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_rows_that_do_not_fit_are_found_in_a_large_block(form: ParseFormat) -> None:
     rows: list[dict[str, Any]] = [{"id": "x"} if at % 100 == 99 else {"id": at, "raw": "x"} for at in range(5000)]
     batch, misfits = columns(rows, form)
@@ -192,7 +192,7 @@ def test_text_among_timestamps_is_a_time_or_does_not_fit() -> None:
     assert misfits == {101: "the field 'at' is a string that is no timestamp[us, tz=UTC]"}
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_block_in_which_every_row_has_a_field_of_its_own_is_read(form: ParseFormat) -> None:
     batch, misfits = columns([{f"f{at}": at} for at in range(3000)], form)
     assert batch.schema.names == [f"f{at}" for at in range(3000)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine import ParseFormat, ParseOptions, parse_as
-from tests.engine.parsing.models import typed
+from tests.engine.parsing.models import READ, typed
 
 KINDS: dict[str, pa.DataType] = {
     "id": pa.int64(),
@@ -42,7 +42,7 @@ def rows(chance: random.Random, count: int) -> list[dict[str, Any]]:
     return found[:count]
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 @pytest.mark.parametrize("rescue", [None, "_rescued"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_row_is_the_same_alone_and_in_a_large_block(form: ParseFormat, rescue: str | None, seed: int) -> None:

@@ -16,7 +16,7 @@ from penstock.engine import ParseFormat, parse_as
 from penstock.engine.parsing.parser import parse_inferred, parse_objects
 from penstock.engine.parsing.payload_format import ParseError
 from penstock.errors import InvalidInput
-from tests.engine.parsing.models import column, inferred, typed, verify
+from tests.engine.parsing.models import READ, column, inferred, typed, verify
 
 GOOD = b'{"id": 1}'
 
@@ -201,7 +201,7 @@ def test_values_that_would_make_one_object_together_are_two_errors() -> None:
         assert [error.index for error in inferred([first, second, b"{}{}"]).errors] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_every_error_has_the_row_it_had_in_a_large_block(form: ParseFormat) -> None:
     write = json.dumps if form is ParseFormat.JSON else msgspec.msgpack.encode
     bad = {0, 1, 63, 64, 65, 127, 1000, 2999}
@@ -213,7 +213,7 @@ def test_every_error_has_the_row_it_had_in_a_large_block(form: ParseFormat) -> N
         assert parsed.batch.column("id").to_pylist() == list(parsed.good)
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_block_without_rows_has_no_columns(form: ParseFormat) -> None:
     parsed = inferred([], form)
     assert (parsed.batch.num_rows, parsed.batch.num_columns, parsed.good) == (0, 0, range(0))
@@ -286,5 +286,5 @@ def test_a_null_payload_is_an_error() -> None:
 def test_a_format_may_be_its_name_and_another_is_refused() -> None:
     values: pa.Array[Any] = pa.array([GOOD], pa.binary())
     assert parse_as(values, EVENTS, cast("Any", "json")).batch.num_rows == 1
-    with pytest.raises(InvalidInput, match="form must be one of json, msgpack, not 'xml'"):
+    with pytest.raises(InvalidInput, match=r"form must be one of json, msgpack, .*, not 'xml'"):
         parse_as(values, EVENTS, cast("Any", "xml"))

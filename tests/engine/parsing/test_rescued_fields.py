@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine import ParseFormat, ParseOptions
-from tests.engine.parsing.models import every_way, typed
+from tests.engine.parsing.models import READ, every_way, typed
 
 JSON, MSGPACK = ParseFormat.JSON, ParseFormat.MSGPACK
 RESCUE = ParseOptions(rescue="_rescued")
@@ -34,7 +34,7 @@ def rescued(rows: list[Any], schema: pa.Schema, form: ParseFormat, options: Pars
     return [None if row["_rescued"] is None else json.loads(row["_rescued"]) for row in found]
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_fields_without_a_column_are_kept_and_there_is_null_where_there_are_none(form: ParseFormat) -> None:
     rows: list[Any] = [{"id": 1}, {"z": 1, "id": 1, "a": {"b": [None, 2.5]}}, {}, {"name": "x", "z": None}, {"": 1}]
     expected = [None, {"a": {"b": [None, 2.5]}, "z": 1}, None, {"z": None}, {"": 1}]
@@ -42,7 +42,7 @@ def test_fields_without_a_column_are_kept_and_there_is_null_where_there_are_none
     assert rescued(rows[1:2], pa.schema([]), form) == rows[1:2]
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_fields_inside_others_are_under_their_path(form: ParseFormat) -> None:
     rows = [
         {"in": {"x": 1, "y": 2}},
@@ -100,7 +100,7 @@ def test_nan_without_a_column_is_text() -> None:
     assert rows[0]["_rescued"] == '{"z":["NaN"]}'
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_large_block_has_each_rows_own_fields(form: ParseFormat) -> None:
     rows: list[dict[str, Any]] = [{"id": at, **({"z": at} if at % 3 == 0 else {})} for at in range(10_000)]
     rows[7_000] = {"id": 7_000, **{f"k{at}": at for at in range(300)}}
@@ -111,7 +111,7 @@ def test_a_large_block_has_each_rows_own_fields(form: ParseFormat) -> None:
         assert (json.loads(text) if text else {}) == extra, at
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_names_with_dots_are_names_and_one_may_be_that_of_the_column(form: ParseFormat) -> None:
     dotted: dict[str, pa.DataType] = {
         "a.b": pa.struct([("x", pa.int64())]),
@@ -122,7 +122,7 @@ def test_names_with_dots_are_names_and_one_may_be_that_of_the_column(form: Parse
     assert rescued([row] * 3, pa.schema(dotted), form) == [expected] * 3
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_rescued_field_is_nested_no_deeper_than_a_payload_may_be(form: ParseFormat) -> None:
     def nest(depth: int) -> Any:
         return 1 if not depth else [nest(depth - 1)]

@@ -123,7 +123,12 @@ def test_options_are_a_dict(build: Callable[[Any], object]) -> None:
 @pytest.mark.parametrize(
     ("format", "schema", "on_error", "problem"),
     [
-        ("xml", "id bigint", "dlq", "format must be one of json, msgpack, not 'xml'"),
+        (
+            "xml",
+            "id bigint",
+            "dlq",
+            "format must be one of json, msgpack, auto, avro, protobuf, csv, json-values, not 'xml'",
+        ),
         ("json", "id bigint", "drop", "on_error must be one of dlq, skip, fail, not 'drop'"),
         ("json", " ", "dlq", "schema must be columns such as 'id bigint, event string', not ' '"),
         ("json", None, "dlq", "schema must be columns such as .*, not None"),

@@ -60,6 +60,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
+FORMATS = "json, msgpack, auto, avro, protobuf, csv, json-values"
+
+
 def load(folder: Path, text: str) -> PipelineFile:
     (folder / "pipeline.toml").write_text(text)
     return load_pipeline(folder / "pipeline.toml")
@@ -408,7 +411,7 @@ TRIGGERS = 'trigger must be "available_now", "asap" or an interval such as "10 s
         (f'{PLACES}trigger = "availablenow"', f'line 3: {TRIGGERS}, not "availablenow"; did you mean available_now?'),
         (f'{PLACES}trigger = "10 parsecs"', f'line 3: {TRIGGERS}, not "10 parsecs"'),
         (f'{PLACES}trigger = "0 seconds"', f'line 3: {TRIGGERS}, not "0 seconds"'),
-        (f'{PLACES}[parse]\nformat = "avro"', 'line 4: parse.format must be one of json, msgpack, not "avro"'),
+        (f'{PLACES}[parse]\nformat = "xml"', f'line 4: parse.format must be one of {FORMATS}, not "xml"'),
         (
             f'{PLACES}{PARSE}on_error = "dql"',
             'line 6: parse.on_error must be one of dlq, skip, fail, not "dql"; did you mean dlq?',

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import ParseFormat
+from penstock.engine import ParseFormat, PayloadSchemas
 from penstock.errors import CorruptData, InvalidInput
 from penstock.spark import Pipeline
 from penstock.spark.pipeline.block_plans import SmallFiles, open_files
@@ -32,7 +32,7 @@ def files_of(places: Places) -> SmallFiles:
 def found(places: Places, files: SmallFiles | None = None, **options: str) -> str | None:
     """The columns, as DDL; None where there is nothing to look at."""
     given = ReadOptions.of({"path": str(places.events), **options})
-    schema = find_schema(files or files_of(places), "cp", given, ParseFormat.JSON, lambda _: False)
+    schema = find_schema(files or files_of(places), "cp", given, ParseFormat.JSON, PayloadSchemas(), lambda _: False)
     return None if schema is None else ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema)
 
 
@@ -136,6 +136,6 @@ def test_a_run_waits_for_the_first_events_and_can_be_stopped_meanwhile(places: P
         return True
 
     options = ReadOptions.of({"path": str(places.events), "pollInterval": "0.25"})
-    schema = find_schema(files_of(places), "cp", options, ParseFormat.JSON, should_wait)
+    schema = find_schema(files_of(places), "cp", options, ParseFormat.JSON, PayloadSchemas(), should_wait)
     assert schema is not None
     assert waits == [0.25, 0.25]

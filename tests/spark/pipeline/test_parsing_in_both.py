@@ -32,6 +32,7 @@ from penstock.spark.source.options import OnError
 from penstock.spark.source.reading import Chunk
 from penstock.spark.source.rows import ParsedRows
 from penstock.spark.source.schemas import SET_ASIDE
+from tests.engine.parsing.models import READ
 from tests.support.pipeline_places import Places
 
 JSON, MSGPACK = ParseFormat.JSON, ParseFormat.MSGPACK
@@ -54,6 +55,7 @@ FITTING = st.fixed_dictionaries(
         "c": st.text(max_size=3),
     },
 )
+
 ROWS = st.one_of(FITTING, FITTING, st.dictionaries(NAMES, VALUES, max_size=4))
 DEEP, HUGE = b"[" * 70, b"9" * 5000
 PIECES = {
@@ -174,7 +176,7 @@ def _has_other_members(decode: Any, value: bytes, kind: pa.DataType) -> bool:
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data(), st.sampled_from(ParseFormat))
+@given(st.data(), st.sampled_from(READ))
 def test_every_payload_is_the_same_row_or_the_same_letter_in_both(data: st.DataObject, form: ParseFormat) -> None:
     values = data.draw(st.lists(payloads(form), min_size=1, max_size=12))
     for at in data.draw(st.lists(st.integers(0, len(values) - 1), max_size=2)):
@@ -206,7 +208,7 @@ BLOCKS = {
 SCHEMA = "a double, b struct<c: double, a: bigint>, c string"
 
 
-@pytest.mark.parametrize("form", ParseFormat)
+@pytest.mark.parametrize("form", READ)
 def test_a_pipeline_of_a_real_session_gives_the_same_rows_and_letters(
     form: ParseFormat, spark: Any, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from penstock.spark.source.options import OnError, ReadOptions
 from penstock.spark.source.reading import Chunk
 from penstock.spark.source.rows import ParsedRows
 from penstock.spark.source.schemas import SET_ASIDE, check_schema, columns_of
+from tests.engine.parsing.models import READ
 from tests.engine.parsing.test_parse_option_properties import OPTIONS, SCHEMAS, payloads
 from tests.support.backlogs import Backlog
 
@@ -83,7 +84,7 @@ def test_a_schema_that_does_not_go_with_the_options_is_refused(
 
 
 @settings(max_examples=settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.data(), SCHEMAS, st.sampled_from(ParseFormat), OPTIONS)
+@given(st.data(), SCHEMAS, st.sampled_from(READ), OPTIONS)
 def test_a_read_gives_the_rows_and_the_reasons_of_the_parser(
     data: st.DataObject, schema: pa.Schema, form: ParseFormat, options: ParseOptions
 ) -> None:

@@ -44,31 +44,15 @@ class JsonPayloads:
         self.decoders = Decoders(msgspec.json)
         # A struct without fields skips over everything: that reads every token, but makes no objects.
         self._skip: Decode = msgspec.json.Decoder(msgspec.defstruct("AnyObject", [], gc=False)).decode
+        self._skip_value: Decode = msgspec.json.Decoder(msgspec.Raw).decode
 
     def why_bad(self, payload: bytes) -> str | None:
         """Why the payload is not exactly one JSON object, valid UTF-8, no deeper than 64; None where it is."""
-        if not is_utf8(payload):
-            return "not valid UTF-8"
-        if not payload.strip(_WHITESPACE):
-            return "the value is empty"
-        try:
-            self._skip(payload)
-        except RecursionError:
-            return TOO_DEEP
-        except msgspec.MsgspecError as error:
-            return self._why_lone_surrogate(payload) or str(error)
-        return TOO_DEEP if opening_brackets(payload) > MAX_DEPTH and _is_deep(payload) else None
+        return _why(payload, self._skip)
 
-    def _why_lone_surrogate(self, payload: bytes) -> str | None:
-        """What the decoder calls truncated, or malformed: half of a surrogate pair, if nothing else is wrong."""
-        repaired = without_lone_surrogates(payload)
-        if repaired == payload:
-            return None
-        try:
-            self._skip(repaired)
-        except (msgspec.MsgspecError, RecursionError):
-            return None
-        return first_lone_surrogate(payload)
+    def why_no_value(self, payload: bytes) -> str | None:
+        """The same for any one JSON value."""
+        return _why(payload, self._skip_value)
 
     def with_text_for_constants(self, payload: bytes) -> bytes:
         """The payload with `NaN` and `Infinity`, which JSON does not have, as text; the same where there are none."""
@@ -109,10 +93,14 @@ class JsonPayloads:
 
     def decode(self, payload: bytes) -> dict[str, Any]:
         """The object in a payload that is not bad, as `json.loads` reads it."""
+        return cast("dict[str, Any]", self.value(payload))
+
+    def value(self, payload: bytes) -> Any:
+        """The value in a payload that has one."""
         try:
-            return cast("dict[str, Any]", self.decoders.object(payload))
+            return self.decoders.anything(payload)
         except msgspec.MsgspecError:  # a number that msgspec refuses
-            return cast("dict[str, Any]", json.loads(payload, parse_int=_integer))
+            return json.loads(payload, parse_int=_integer)
 
     def opened(self, raw: Any) -> Any:
         """An encoded value, decoded one level deep: `Members`, a list of encoded values, or a scalar."""
@@ -178,6 +166,33 @@ class JsonPayloads:
         return all(
             text.count(b'"%b"' % field.name.encode()) <= count for count, field in zip(counts, fields, strict=True)
         )
+
+
+def _why(payload: bytes, skip: Decode) -> str | None:
+    """Why a payload is not exactly what a decoder skips over, valid UTF-8, no deeper than 64; None where it is."""
+    if not is_utf8(payload):
+        return "not valid UTF-8"
+    if not payload.strip(_WHITESPACE):
+        return "the value is empty"
+    try:
+        skip(payload)
+    except RecursionError:
+        return TOO_DEEP
+    except msgspec.MsgspecError as error:
+        return _why_lone_surrogate(payload, skip) or str(error)
+    return TOO_DEEP if opening_brackets(payload) > MAX_DEPTH and _is_deep(payload) else None
+
+
+def _why_lone_surrogate(payload: bytes, skip: Decode) -> str | None:
+    """What the decoder calls truncated, or malformed: half of a surrogate pair, if nothing else is wrong."""
+    repaired = without_lone_surrogates(payload)
+    if repaired == payload:
+        return None
+    try:
+        skip(repaired)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return first_lone_surrogate(payload)
 
 
 def _is_text(kind: pa.DataType) -> bool:

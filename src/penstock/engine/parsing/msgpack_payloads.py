@@ -57,6 +57,10 @@ class MsgpackPayloads:
         """The map in a payload that is not bad. Of a repeated key the last value counts."""
         return cast("dict[str, Any]", self.decoders.object(payload))
 
+    def value(self, payload: bytes) -> Any:
+        """The value in a payload that has one."""
+        return self.decoders.anything(payload)
+
     def opened(self, raw: Any) -> Any:
         """An encoded value, decoded one level deep: `Members`, a list of encoded values, or a scalar."""
         data = bytes(raw)

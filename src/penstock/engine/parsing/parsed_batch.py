@@ -13,6 +13,7 @@ from penstock.engine.dead_letters import DeadLetter
 from penstock.engine.parsing.parse_options import STRICT, ParseOptions
 from penstock.engine.parsing.parser import parse_as, parse_inferred, parse_objects
 from penstock.engine.parsing.payload_format import ParseError, ParseFormat
+from penstock.engine.parsing.payload_schemas import NO_SCHEMAS, PayloadSchemas
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput, ParseFailed
 from penstock.records import Record
@@ -45,14 +46,16 @@ class ParsedBatch:
         action: ParseErrorAction,
         schema: pa.Schema | None = None,
         options: ParseOptions = STRICT,
+        payload_schemas: PayloadSchemas = NO_SCHEMAS,
     ) -> None:
         self._source = source
         self._form = form
         self._action = action
         self._schema = schema
         self._options = options
+        self._payload_schemas = payload_schemas
         self._good: Sequence[int] | None = None  # None until the block is parsed
-        self._objects: list[dict[str, Any]] | None = None
+        self._objects: list[Any] | None = None
         self._arrow: pa.RecordBatch | None = None
         self._records: list[Record] | None = None
         self._letters: list[DeadLetter] = []
@@ -68,11 +71,13 @@ class ParsedBatch:
         on_error: str = ParseErrorAction.DLQ,
         schema: pa.Schema | None = None,
         options: ParseOptions = STRICT,
+        payload_schemas: PayloadSchemas = NO_SCHEMAS,
     ) -> ParsedBatch:
         """Parse the values of a batch, as the engine does. Raises `ParseFailed` where `on_error` is fail_batch.
 
         With a schema `arrow` has its columns, as `parse_as` reads them with these options; without one they are those
-        that the values have, and options are `InvalidInput`.
+        that the values have, and options are `InvalidInput`. Formats that need a schema of the payloads have it in
+        `payload_schemas`.
 
         >>> parsed = ParsedBatch.parse(WorkBatch([Record(b'{"id": 7}'), Record(b"{")]))
         >>> parsed.parsed, len(parsed.dead_letters)
@@ -82,7 +87,8 @@ class ParsedBatch:
         action = as_word("on_error", ParseErrorAction, on_error)
         if schema is None and options != STRICT:
             raise InvalidInput("options say how values are parsed into the columns of a schema: give a schema too")
-        parsed = cls(batch, form, action, schema, options)
+        payload_schemas.check("parse_format", form)
+        parsed = cls(batch, form, action, schema, options, payload_schemas)
         if action is ParseErrorAction.FAIL_BATCH:
             parsed._rows()
         return parsed
@@ -96,11 +102,11 @@ class ParsedBatch:
         return self._records
 
     @property
-    def parsed(self) -> list[dict[str, Any]]:
-        """What each of them says."""
+    def parsed(self) -> list[Any]:
+        """What each of them says: a dict, or with `json-values` any value."""
         if self._objects is None:
             rows = self._good
-            found = parse_objects(self._values(), self._form, self._options)
+            found = parse_objects(self._values(), self._form, self._options, **self._formats())
             self._objects = found.objects
             if rows is None:
                 self._settle(found.good, found.errors)
@@ -111,9 +117,9 @@ class ParsedBatch:
         """The same in columns. Raises `ParseFailed` where a record that does not fit is to fail the block."""
         if self._arrow is None:
             if self._schema is None:
-                found = parse_inferred(self._values(), self._form)
+                found = parse_inferred(self._values(), self._form, **self._formats())
             else:
-                found = parse_as(self._values(), self._schema, self._form, self._options)
+                found = parse_as(self._values(), self._schema, self._form, self._options, **self._formats())
             if found.errors and self._is_sealed:
                 raise InvalidInput(
                     "columns were asked for when the block was processed already, and there are records that do not "
@@ -127,9 +133,17 @@ class ParsedBatch:
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """Those that came with the block, and those that could not be parsed."""
+        """Those that came with the block, and those that could not be parsed and were not dropped."""
         self._rows()
-        return (*self._source.dead_letters, *self._letters)
+        dropped = self._source.place.dropped
+        return (*self._source.dead_letters, *(letter for letter in self._letters if letter.identity not in dropped))
+
+    def drop_letter(self, letter: DeadLetter) -> bool:
+        """Drop a dead letter of the parser on purpose: it is counted, and not routed. For `process`.
+
+        As `WorkBatch.drop_letter`: False for one that is routed already, `InvalidInput` for one that is new.
+        """
+        return self._source.drop_letter(letter)
 
     @property
     def errors(self) -> int:
@@ -141,10 +155,13 @@ class ParsedBatch:
         """Whether none parsed. This parses no more than it takes to find one."""
         if self._good is not None:
             return not self._good
-        values = self._values()
-        return not any(
-            parse_objects(values.slice(row, 1), self._form, self._options).objects for row in range(len(values))
-        )
+        values, formats = self._values(), self._formats()
+        headers = formats["headers"]
+        for row in range(len(values)):
+            formats["headers"] = None if headers is None else headers.slice(row, 1)
+            if parse_objects(values.slice(row, 1), self._form, self._options, **formats).objects:
+                return False
+        return True
 
     def __len__(self) -> int:
         return len(self._rows())
@@ -171,9 +188,18 @@ class ParsedBatch:
 
     def _values(self) -> Any:
         """The values of the rows that parsed so far."""
-        values = self._source.record_columns.column("value")
+        return self._of_good_rows(self._source.record_columns.column("value"))
+
+    def _formats(self) -> dict[str, Any]:
+        """What the format of each value depends on."""
+        records = self._source.record_columns
+        has_use = self._form is ParseFormat.AUTO and "headers" in records.schema.names
+        headers = self._of_good_rows(records.column("headers")) if has_use else None
+        return {"payload_schemas": self._payload_schemas, "headers": headers}
+
+    def _of_good_rows(self, column: Any) -> Any:
         good = self._good
-        return values if good is None or len(good) == len(values) else values.take(pa.array(good, pa.int64()))
+        return column if good is None or len(good) == len(column) else column.take(pa.array(good, pa.int64()))
 
     def _settle(self, good: Sequence[int], errors: Sequence[ParseError]) -> None:
         """Note which of the values parsed, counted among those that had parsed before."""
@@ -190,7 +216,13 @@ class ParsedBatch:
             raise self.failure
         if errors and self._action is ParseErrorAction.DLQ:
             self._letters += [
-                DeadLetter.of(self._source.record(error.index), error.reason, stage="parse") for error in errors
+                DeadLetter.of(
+                    self._source.record(error.index),
+                    error.reason,
+                    stage="parse",
+                    identity=self._source.place.identity(error.index, "parse"),
+                )
+                for error in errors
             ]
         self._good = good
         self._records = None if errors else self._records

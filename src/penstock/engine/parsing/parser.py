@@ -12,36 +12,28 @@ May import: `errors`, `records`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.core import as_word
-from penstock.engine.parsing.arrow_json import arrow_reader
+from penstock.engine.parsing.block_reader import BlockReader, ParsedColumns, errors_of
 from penstock.engine.parsing.column_kinds import ColumnKinds, max_fields
-from penstock.engine.parsing.json_payloads import JsonPayloads
-from penstock.engine.parsing.parse_options import STRICT, ParseOptions
-from penstock.engine.parsing.payload_format import (
-    Fields,
-    ParseError,
-    ParseFormat,
-    inner_fields,
-    parse_error,
-    values_without,
-    without,
-)
-from penstock.engine.parsing.row_structs import ROWS_PER_GROUP, RowReader
+from penstock.engine.parsing.format_groups import Group, Payloads
+from penstock.engine.parsing.json_values import check_values_schema, read_texts, read_values
+from penstock.engine.parsing.parse_options import STRICT, ParseMode, ParseOptions
+from penstock.engine.parsing.payload_format import ParseError, ParseFormat, inner_fields, without
+from penstock.engine.parsing.payload_schemas import NO_SCHEMAS, PayloadSchemas
+from penstock.engine.parsing.row_structs import ROWS_PER_GROUP
 from penstock.engine.parsing.row_values import format_of, read_objects
 from penstock.errors import InvalidInput
 from penstock.records import bytes_of
 
-_MAX_ROWS_PER_PIECE = 32 * ROWS_PER_GROUP  # that Arrow reads at once, or not
-_MAX_BYTES_PER_PIECE = 16 << 20  # about
-_MAX_REFUSED_PIECES = 2  # in a row; then Arrow is not asked for the rest of the block
-_JSON = JsonPayloads()
 _PARSED_INTO: frozenset[pa.DataType] = frozenset(
     {
         *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_()),
@@ -51,22 +43,10 @@ _PARSED_INTO: frozenset[pa.DataType] = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedColumns:
-    """The rows that parsed as columns, which rows of the values they are, and an error for each other one.
-
-    `good` is ascending, and a range when all rows are good; `errors` are in row order.
-    """
-
-    batch: pa.RecordBatch
-    good: Sequence[int]
-    errors: tuple[ParseError, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ParsedObjects:
-    """The same with a dict for each row that parsed."""
+    """The rows that parsed as a dict each (any value, of `json-values`), and the rest as in `ParsedColumns`."""
 
-    objects: list[dict[str, Any]]
+    objects: list[Any]
     good: Sequence[int]
     errors: tuple[ParseError, ...]
 
@@ -76,6 +56,9 @@ def parse_as(
     schema: pa.Schema,
     form: ParseFormat = ParseFormat.JSON,
     options: ParseOptions = STRICT,
+    *,
+    payload_schemas: PayloadSchemas = NO_SCHEMAS,
+    headers: pa.Array[Any] | None = None,
 ) -> ParsedColumns:
     """Parse a column of payloads into the columns of a schema.
 
@@ -84,15 +67,34 @@ def parse_as(
     options more goes in, and fields without a column are kept. Raises `InvalidInput` for a schema that no payload can
     be parsed into, and for options that do not go with it, and nothing for a payload.
 
+    `headers` are those of the payloads' records, for the format `auto`; formats that need a schema of the payloads
+    have it in `payload_schemas`.
+
     >>> parsed = parse_as(pa.array([b'{"id": 1}', b'{"id": "x"}'], pa.binary()), pa.schema([("id", pa.int64())]))
     >>> parsed.batch.to_pylist(), parsed.errors[0].reason
     ([{'id': 1}], "parse error: the field 'id' is a string here, and the column is int64")
     """
     _check_once(schema, options)
-    return _BlockReader(*_checked(values, form), schema, None, options).read()
+    payloads = _checked(values, form, payload_schemas, headers)
+    if payloads.form is ParseFormat.JSON_VALUES:
+        check_values_schema(schema)
+        return _values_as_columns(payloads)
+    groups, bad = payloads.groups()
+    lenient = replace(options, mode=ParseMode.LENIENT) if any(group.only_text for group in groups) else options
+    parts = [
+        (group, BlockReader(group.values, group.form, schema, None, lenient if group.only_text else options).read())
+        for group in groups
+    ]
+    return _joined(parts, bad, _with_rescue(schema, options))
 
 
-def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> pa.Schema:
+def infer_schema(
+    values: pa.Array[Any],
+    form: ParseFormat = ParseFormat.JSON,
+    *,
+    payload_schemas: PayloadSchemas = NO_SCHEMAS,
+    headers: pa.Array[Any] | None = None,
+) -> pa.Schema:
     r"""The columns of payloads, in the order in which their fields appear.
 
     The first payload that has a field settles its type: integers and floats fit together, as floats, and null fits
@@ -103,22 +105,39 @@ def infer_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) ->
     >>> infer_schema(pa.array([b'{"id": 1}', b'{"id": 2.5, "name": "x"}', b"oops"], pa.binary())).to_string()
     'id: double\nname: string'
     """
-    return parse_inferred(values, form).batch.schema
+    return parse_inferred(values, form, payload_schemas=payload_schemas, headers=headers).batch.schema
 
 
-def parse_inferred(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> ParsedColumns:
+def parse_inferred(
+    values: pa.Array[Any],
+    form: ParseFormat = ParseFormat.JSON,
+    *,
+    payload_schemas: PayloadSchemas = NO_SCHEMAS,
+    headers: pa.Array[Any] | None = None,
+) -> ParsedColumns:
     """Parse a column of payloads into the columns that `infer_schema` finds, in one pass.
 
     What `parse_as` makes of them, but that every member must have a column: a payload with a field more than a block
     may have is an error, and so is one of which nothing could be learned.
     """
-    values, form = _checked(values, form)
-    kinds = ColumnKinds(max_fields(len(values), bytes_of(values)))
-    return _BlockReader(values, form, None, kinds).read()
+    payloads = _checked(values, form, payload_schemas, headers)
+    if payloads.form is ParseFormat.JSON_VALUES:
+        return _values_as_columns(payloads)
+    groups, bad = payloads.groups()
+    kinds = ColumnKinds(max_fields(len(payloads.values), bytes_of(payloads.values)))
+    if len(groups) > 1:
+        _learn_in_order(groups, kinds)
+    parts = [(group, BlockReader(group.values, group.form, None, kinds).read()) for group in groups]
+    return _joined(parts, bad, kinds.schema)
 
 
 def parse_objects(
-    values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON, options: ParseOptions = STRICT
+    values: pa.Array[Any],
+    form: ParseFormat = ParseFormat.JSON,
+    options: ParseOptions = STRICT,
+    *,
+    payload_schemas: PayloadSchemas = NO_SCHEMAS,
+    headers: pa.Array[Any] | None = None,
 ) -> ParsedObjects:
     """Parse a column of payloads into a dict each, whatever their fields are.
 
@@ -128,15 +147,21 @@ def parse_objects(
     >>> parsed.objects, [error.index for error in parsed.errors]
     ([{'id': 1}], [1])
     """
-    values, form = _checked(values, form)
-    objects: list[dict[str, Any]] = []
-    bad: dict[int, str] = {}
-    for start in range(0, len(values), ROWS_PER_GROUP):
-        group, wrong = read_objects(values.slice(start, ROWS_PER_GROUP), format_of(form), is_lenient=options.is_lenient)
-        objects += group
-        bad.update((start + row, why) for row, why in wrong.items())
-    good = without(range(len(values)), bad) if bad else range(len(values))
-    return ParsedObjects(objects, good, _errors(bad))
+    payloads = _checked(values, form, payload_schemas, headers)
+    if payloads.form is ParseFormat.JSON_VALUES:
+        found, wrong = read_values(payloads.values)
+        return ParsedObjects(found, _good(payloads.values, wrong), errors_of(wrong))
+    groups, bad = payloads.groups()
+    parts = [_read_group(group, options) for group in groups]
+    if len(parts) == 1 and not bad:
+        objects, good, errors = parts[0]
+        return ParsedObjects(objects, good if errors else range(len(values)), errors)
+    rows, errors = _rows_of(
+        [(group.rows, good, wrong) for group, (_, good, wrong) in zip(groups, parts, strict=True)], bad
+    )
+    everything = zip(rows, chain.from_iterable(objects for objects, _, _ in parts), strict=True)
+    ordered = sorted(everything, key=_row)
+    return ParsedObjects([value for _, value in ordered], [row for row, _ in ordered], errors)
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -149,136 +174,84 @@ def check_columns(schema: pa.Schema) -> None:
     _check_fields(schema, "", _PARSED_INTO)
 
 
-def batch_without_columns(rows: int) -> pa.RecordBatch:
-    """So many rows of nothing, which arrays alone cannot say.
-
-    >>> batch_without_columns(3).num_rows
-    3
-    """
-    nothing = pa.Array.from_buffers(pa.struct([]), rows, [None])
-    return pa.RecordBatch.from_struct_array(cast("pa.StructArray", nothing))
+def _checked(values: pa.Array[Any], form: str, schemas: PayloadSchemas, headers: pa.Array[Any] | None) -> Payloads:
+    """The payloads, of which null is one without bytes. Raises `InvalidInput` for no format, or without its schema."""
+    filled = values.fill_null(b"") if values.null_count else values
+    return Payloads(filled, as_word("form", ParseFormat, form), schemas, headers)
 
 
-def _checked(values: pa.Array[Any], form: str) -> tuple[pa.Array[Any], ParseFormat]:
-    """The payloads, of which null is one without bytes, and the format. Raises `InvalidInput` for no format."""
-    return values.fill_null(b"") if values.null_count else values, as_word("form", ParseFormat, form)
+def _good(values: pa.Array[Any], bad: dict[int, str]) -> Sequence[int]:
+    return without(range(len(values)), bad) if bad else range(len(values))
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """The columns of a part of a block, and what is wrong with its other rows."""
-
-    start: int
-    rows: int
-    columns: list[pa.Array[Any]]
-    bad: dict[int, str]
+def _values_as_columns(payloads: Payloads) -> ParsedColumns:
+    batch, bad = read_texts(payloads.values)
+    return ParsedColumns(batch, _good(payloads.values, bad), errors_of(bad))
 
 
-class _BlockReader:
-    """Reads a block piece by piece, each in the quickest way that takes it, into the columns of a schema.
-
-    Without a schema it is inferred, with `kinds`. Where rows have something new, reading goes on from there with more
-    fields. Earlier pieces get these fields at the end: their rows have no values in them.
-    """
-
-    def __init__(
-        self,
-        values: pa.Array[Any],
-        form: ParseFormat,
-        schema: pa.Schema | None,
-        kinds: ColumnKinds | None,
-        options: ParseOptions = STRICT,
-    ) -> None:
-        self._values, self._form, self._schema, self._kinds, self._options = values, form, schema, kinds, options
-        self._pieces: list[_Piece] = []
-        self._checks_first = False
-
-    @cached_property
-    def _rows(self) -> RowReader:
-        return RowReader(self._values, self._form, self._schema, self._kinds, self._options)
-
-    @property
-    def _growths(self) -> int:
-        return self._rows.growths if self._schema is None else 0
-
-    @property
-    def _fields(self) -> Fields:
-        return self._rows.fields if self._schema is None else tuple(self._schema)
-
-    def read(self) -> ParsedColumns:
-        """All of it."""
-        total = len(self._values)
-        most = max(1, min(_MAX_ROWS_PER_PIECE, _MAX_BYTES_PER_PIECE * total // max(1, bytes_of(self._values))))
-        start, rows, refused = 0, min(ROWS_PER_GROUP, most), 0
-        while start < total:
-            # Pieces begin small, and grow while Arrow takes them: one that it refuses is read twice.
-            if refused < _MAX_REFUSED_PIECES and self._read_by_arrow(start, rows):
-                start, rows, refused = start + rows, min(2 * rows, most), 0
-                continue
-            growths, end, rows = self._growths, min(start + rows, total), min(ROWS_PER_GROUP, most)
-            for at in range(start, end, rows):
-                self._pieces.append(self._read_rows(at, min(rows, end - at)))
-            start, refused = end, refused + 1 if self._growths == growths else 0
-        pieces = [self._widened(piece) for piece in self._pieces] if self._growths else self._pieces
-        bad = {piece.start + row: why for piece in pieces for row, why in piece.bad.items()}
-        good = without(range(total), bad) if bad else range(total)
-        schema = pa.schema(self._fields) if self._schema is None else self._schema
-        if self._options.rescue is not None:
-            schema = schema.append(pa.field(self._options.rescue, pa.string()))
-        if not len(schema):
-            return ParsedColumns(batch_without_columns(len(good)), good, _errors(bad))
-        columns: list[Any] = [
-            pa.concat_arrays([piece.columns[at] for piece in pieces]) if pieces else pa.nulls(0, field.type)
-            for at, field in enumerate(schema)
-        ]
-        return ParsedColumns(pa.RecordBatch.from_arrays(columns, schema=schema), good, _errors(bad))
-
-    def _read_by_arrow(self, start: int, rows: int) -> bool:
-        """Read a piece with Arrow: all of it, or all but the payloads that are no objects."""
-        rescues = self._options.rescue is not None
-        ignore = self._schema is not None and not rescues
-        reader = arrow_reader(self._fields, ignore_others=ignore) if self._form is ParseFormat.JSON else None
-        if reader is None:
-            return False
-        values = self._values.slice(start, rows)
-        columns = None if self._checks_first else reader.read(values)
-        bad = {} if columns is not None else _JSON.malformed_rows(values)
-        if self._options.is_lenient and any(map(_has_constants, (values[row].as_py() for row in bad))):
-            return False
-        if columns is None and (bad or self._checks_first):
-            columns = reader.read(values_without(values, bad))
-        self._checks_first = bool(bad)
-        if columns is not None:
-            if rescues:  # a field without a column, and Arrow would have refused
-                columns.append(cast("Any", pa.nulls(len(values) - len(bad), pa.string())))
-            self._pieces.append(_Piece(start, len(values), columns, bad))
-        return columns is not None
-
-    def _read_rows(self, start: int, rows: int) -> _Piece:
-        return _Piece(start, rows, *self._rows.read(start, rows))
-
-    def _widened(self, piece: _Piece) -> _Piece:
-        """A piece with the columns of all fields by now."""
-        before, fields = [column.type for column in piece.columns], self._fields
-        if any(pa.types.is_nested(old) and old != now.type for old, now in zip(before, fields, strict=False)):
-            return self._read_rows(piece.start, piece.rows)  # something new inside a column
-        count = piece.rows - len(piece.bad)
-        columns: list[Any] = []
-        for at, field in enumerate(fields):
-            if at >= len(before) or (pa.types.is_null(before[at]) and not pa.types.is_null(field.type)):
-                columns.append(pa.nulls(count, field.type))
-            else:  # of integers, each to the nearest float
-                same = before[at] == field.type
-                columns.append(piece.columns[at] if same else piece.columns[at].cast(field.type, safe=False))
-        return _Piece(piece.start, piece.rows, columns, piece.bad)
+def _with_rescue(schema: pa.Schema, options: ParseOptions) -> pa.Schema:
+    return schema if options.rescue is None else schema.append(pa.field(options.rescue, pa.string()))
 
 
-def _has_constants(payload: bytes) -> bool:
-    return _JSON.with_text_for_constants(payload) != payload
+def _learn_in_order(groups: Sequence[Group], kinds: ColumnKinds) -> None:
+    """Learn from the rows of all groups, in the order of the block: the first that has a field settles its kind."""
+    end = 1 + max((group.rows[-1] for group in groups if len(group.rows)), default=-1)
+    for start in range(0, end, ROWS_PER_GROUP):
+        found: list[tuple[int, Any]] = []
+        for group in groups:
+            first, last = (bisect_left(group.rows, row) for row in (start, start + ROWS_PER_GROUP))
+            objects, bad = read_objects(group.values.slice(first, last - first), format_of(group.form))
+            found += zip(without(group.rows[first:last], bad), objects, strict=True)
+        for _, value in sorted(found, key=_row):
+            kinds.learn(value)
 
 
-def _errors(bad: dict[int, str]) -> tuple[ParseError, ...]:
-    return tuple(parse_error(row, bad[row]) for row in sorted(bad))
+def _row(found: tuple[int, Any]) -> int:
+    return found[0]
+
+
+def _joined(parts: Sequence[tuple[Group, ParsedColumns]], bad: dict[int, str], schema: pa.Schema) -> ParsedColumns:
+    """The columns of all groups, with rows in the order of the block."""
+    if len(parts) == 1 and not bad:
+        return parts[0][1]
+    good, errors = _rows_of([(group.rows, found.good, found.errors) for group, found in parts], bad)
+    batches = [found.batch for _, found in parts]
+    if len(batches) == 1:
+        return ParsedColumns(batches[0], good, errors)
+    if not batches:
+        return ParsedColumns(pa.RecordBatch.from_pylist([], schema=schema), good, errors)
+    together = pa.Table.from_batches(batches).combine_chunks()
+    order = sorted(range(len(good)), key=good.__getitem__)
+    batch = _one_batch(together).take(pa.array(order, pa.int64()))
+    return ParsedColumns(batch, sorted(good), errors)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    arrays: list[Any] = [pa.concat_arrays(column.chunks) for column in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def _rows_of(
+    parts: Iterable[tuple[Sequence[int], Sequence[int], Sequence[ParseError]]], bad: dict[int, str]
+) -> tuple[list[int], tuple[ParseError, ...]]:
+    """Which rows of the block parsed, group by group, and an error for each other one, in row order."""
+    good: list[int] = []
+    errors = [*errors_of(bad)]
+    for rows, parsed, wrong in parts:
+        good += [rows[at] for at in parsed]
+        errors += [ParseError(rows[error.index], error.reason) for error in wrong]
+    return good, tuple(sorted(errors, key=lambda error: error.index))
+
+
+def _read_group(group: Group, options: ParseOptions) -> tuple[list[Any], list[int], tuple[ParseError, ...]]:
+    objects: list[Any] = []
+    bad: dict[int, str] = {}
+    for start in range(0, len(group.values), ROWS_PER_GROUP):
+        values = group.values.slice(start, ROWS_PER_GROUP)
+        found, wrong = read_objects(values, format_of(group.form), is_lenient=options.is_lenient)
+        objects += found
+        bad.update((start + row, why) for row, why in wrong.items())
+    return objects, without(range(len(group.values)), bad), errors_of(bad)
 
 
 @lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""What the readers of both formats share, and what is wrong with a payload, in the words of a dead letter."""
+"""What the readers of all formats share, and what is wrong with a payload, in the words of a dead letter."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class ParseFormat(StrEnum):
-    """What payloads are written in."""
+    """What payloads are written in; `auto` finds out for each, and `json-values` takes any JSON, not only objects."""
 
     JSON = "json"
     MSGPACK = "msgpack"
+    AUTO = "auto"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    CSV = "csv"
+    JSON_VALUES = "json-values"
 
 
 class BadPayload(Exception):

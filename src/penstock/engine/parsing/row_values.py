@@ -113,7 +113,13 @@ def check_payload(payload: bytes, form: PayloadFormat, *, is_lenient: bool = Fal
 
 def read_object(payload: bytes, form: PayloadFormat) -> dict[str, Any]:
     """The object in a payload that was checked. Raises `BadPayload` for a key that one of its objects has twice."""
-    value = form.decode(payload)
+    value: dict[str, Any] = read_value(payload, form)
+    return value
+
+
+def read_value(payload: bytes, form: PayloadFormat) -> Any:
+    """The same for any value."""
+    value = form.value(payload)
     if not form.keeps_all_keys([payload], [value]):
         _refuse_repeated(repeated_key(form, payload))
     return value

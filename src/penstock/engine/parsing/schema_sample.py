@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from penstock.engine.parsing.parser import parse_objects
 from penstock.engine.parsing.payload_format import ParseFormat, shown
+from penstock.engine.parsing.payload_schemas import NO_SCHEMAS, PayloadSchemas
 from penstock.engine.parsing.row_values import type_name
+from penstock.errors import InvalidInput
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _MAX_FIELDS = 4_000  # with those inside others
@@ -91,7 +93,13 @@ class SampledSchema:
         return "\n".join(lines)
 
 
-def sample_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -> SampledSchema:
+def sample_schema(
+    values: pa.Array[Any],
+    form: ParseFormat = ParseFormat.JSON,
+    *,
+    payload_schemas: PayloadSchemas = NO_SCHEMAS,
+    headers: pa.Array[Any] | None = None,
+) -> SampledSchema:
     r"""The columns of a sample of payloads, in the order in which their fields appear first, and a report.
 
     Integers and floats together are floats; any other two kinds of values in a field are text, as is a field that is
@@ -107,7 +115,9 @@ def sample_schema(values: pa.Array[Any], form: ParseFormat = ParseFormat.JSON) -
       tags[]: string, in 1, null in 0
       not parsed: parse error: JSON is malformed: invalid character (byte 0) (1)
     """
-    parsed = parse_objects(values, form)
+    parsed = parse_objects(values, form, payload_schemas=payload_schemas, headers=headers)
+    if form == ParseFormat.JSON_VALUES:
+        raise InvalidInput("json-values has the one column 'value', a string: there is nothing to sample")
     budget = _Budget()
     root = _Found(budget)
     for value in parsed.objects:

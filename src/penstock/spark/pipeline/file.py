@@ -30,6 +30,7 @@ from penstock.spark.pipeline.file_tables import (
     ProcessTable,
     SinkTable,
 )
+from penstock.spark.pipeline.schema_files import schemas_in
 from penstock.spark.pipeline.triggers import ASAP, AVAILABLE_NOW, Trigger
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _FIELD = re.compile(r"Object (?P<what>contains unknown|missing required) field `
 _EXPECTED_AT = {
     "process": '"module:function" or a list of them',
     "sink.partition_by": 'a list of columns, such as ["event"]',
+    "parse.csv_columns": 'a list of columns, such as ["id"]',
     "sink.merge_on": 'a list of columns, such as ["id"]',
     "deduplicate.keys": 'a list of columns, such as ["id"]',
     "dead_letters": "text, or a table with url and kind",
@@ -152,7 +154,8 @@ def build(file: PipelineFile, pipeline_class: Callable[..., Any]) -> Any:
             pipeline = pipeline.process(file.functions[step.function])
     if table.parse is not None:
         parse = msgspec.structs.asdict(table.parse)
-        pipeline = pipeline.parse(parse.pop("format"), **parse)
+        schemas = schemas_in(parse, os.path.dirname(file.path))
+        pipeline = pipeline.parse(parse.pop("format"), **parse, **schemas)
     for step in file.process:
         if not step.before_parse:
             pipeline = pipeline.process(file.functions[step.function], schema=step.schema)

@@ -32,12 +32,17 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ParseTable(_Table, frozen=True, kw_only=True):
     """How records become columns."""
 
-    format: Literal["json", "msgpack"]
+    format: Literal["json", "msgpack", "auto", "avro", "protobuf", "csv", "json-values"]
     schema: Text
     on_error: Literal["dlq", "skip", "fail"] = "dlq"
     mode: Literal["strict", "lenient"] = "strict"
     rescue: Text | None = None
     timestamp_unit: str | dict[str, str] | None = None
+    avro_schema: Text | None = None
+    protobuf_descriptors: Text | None = None
+    protobuf_message: Text | None = None
+    csv_columns: tuple[Text, ...] | None = None
+    csv_delimiter: str = ","
 
 
 class ProcessTable(_Table, frozen=True, kw_only=True):

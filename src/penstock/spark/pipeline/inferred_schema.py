@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from penstock.buffer import BufferQueue, decode_object, read_object
 from penstock.core import get_logger
-from penstock.engine import ParseFormat, sample_schema
+from penstock.engine import ParseFormat, PayloadSchemas, sample_schema
 from penstock.errors import CorruptData, InvalidInput, NotFound
+from penstock.records import join_records, values_to_arrow
 from penstock.spark.pipeline.block_plans import SmallFiles
 from penstock.spark.source.options import OnCorruptBatch, ReadOptions
 
@@ -32,6 +32,7 @@ def find_schema(
     shown_checkpoint: str,
     options: ReadOptions,
     form: ParseFormat,
+    payload_schemas: PayloadSchemas,
     should_wait: Callable[[float], bool],
 ) -> StructType | None:
     """The columns that are written beside the checkpoint, or those of the events that wait, which are written then.
@@ -41,18 +42,30 @@ def find_schema(
     """
     found = _read(files, shown_checkpoint)
     while found is None:
-        payloads = _sample(options)
-        if len(payloads):
-            found = _infer(files, shown_checkpoint, payloads, form)
+        records = _sample(options)
+        if records.num_rows:
+            found = _infer(files, shown_checkpoint, records, form, payload_schemas)
         elif not should_wait(options.poll_interval):
             return None
     return found
 
 
-def _infer(files: SmallFiles, shown_checkpoint: str, payloads: pa.Array[Any], form: ParseFormat) -> StructType:
+def _infer(
+    files: SmallFiles,
+    shown_checkpoint: str,
+    records: pa.RecordBatch,
+    form: ParseFormat,
+    payload_schemas: PayloadSchemas,
+) -> StructType:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    sample = sample_schema(payloads, form)
+    has_use = form is ParseFormat.AUTO and "headers" in records.schema.names
+    sample = sample_schema(
+        records.column("value"),
+        form,
+        payload_schemas=payload_schemas,
+        headers=records.column("headers") if has_use else None,
+    )
     if not sample.columns:
         raise InvalidInput(f"no columns can be inferred from the first events:\n{sample}\nGive parse a schema")
     schema: StructType = from_arrow_schema(sample.schema)
@@ -76,26 +89,26 @@ def _read(files: SmallFiles, shown_checkpoint: str) -> StructType | None:
         ) from error
 
 
-def _sample(options: ReadOptions) -> pa.Array[Any]:
-    """Payloads of the first batches that the group has not acked. Claims nothing, and creates no group."""
+def _sample(options: ReadOptions) -> pa.RecordBatch:
+    """Records of the first batches that the group has not acked. Claims nothing, and creates no group."""
     store = options.store
     view = BufferQueue(store, options.manifest_path, "consumer").look()
     group = view.groups.get(options.group)
     start = view.first_sequence if group is None else group.acked_through + 1
-    payloads: list[pa.Array[Any]] = []
+    records: list[pa.RecordBatch] = []
     count = 0
     for batch in view.entries(start, min(start + _MAX_BATCHES, view.next_sequence)):
         try:
-            values = decode_object(store, batch, read_object(store, batch)).column("value")
+            found = decode_object(store, batch, read_object(store, batch))
         except (NotFound, CorruptData):
             if options.on_corrupt_batch is OnCorruptBatch.FAIL:
                 raise
             continue  # the run sets it aside
-        payloads.append(values.slice(0, _MAX_EVENTS - count))
-        count += len(payloads[-1])
+        records.append(found.slice(0, _MAX_EVENTS - count))
+        count += records[-1].num_rows
         if count >= _MAX_EVENTS:
             break
-    return pa.concat_arrays(payloads) if payloads else pa.array([], pa.binary())
+    return join_records(records) if records else values_to_arrow([])
 
 
 def _ddl(schema: StructType) -> str:

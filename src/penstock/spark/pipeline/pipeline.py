@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core import as_word, check_seconds
-from penstock.engine import ParseFormat, ParseOptions
+from penstock.engine import ParseFormat, ParseOptions, PayloadSchemas, check_schemas
 from penstock.errors import InvalidInput
 from penstock.spark.pipeline.block_loop import BlockReport
 from penstock.spark.pipeline.deduplication import Deduplicate
@@ -73,8 +73,13 @@ class Pipeline:
         mode: str = "strict",
         rescue: str | None = None,
         timestamp_unit: str | Mapping[str, str] | None = None,
+        payload_schemas: PayloadSchemas | None = None,
     ) -> Pipeline:
-        """Parse payloads (`json`, `msgpack`) into the columns of a schema (DDL, a `StructType`, or `"infer"`).
+        """Parse payloads into the columns of a schema (DDL, a `StructType`, or `"infer"`).
+
+        `format` is `json`, `msgpack`, `avro`, `protobuf`, `csv`, `auto` (each payload by the header `content-type`,
+        or as JSON or MessagePack by its first byte) or `json-values` (any JSON value, into `value string`).
+        `payload_schemas` has what Avro, Protobuf and CSV are written with.
 
         A payload that does not parse follows `on_error`: `dlq` makes it a dead letter, `skip` drops it, `fail` fails
         the run. With `mode="lenient"` a value that is not of its column's type goes in where it has one sensible
@@ -96,7 +101,11 @@ class Pipeline:
             )
         form = as_word("format", ParseFormat, format)
         options = ParseOptions(mode, rescue, timestamp_unit)
-        return self._with(parse=ParseStep(form, _schema(schema), as_word("on_error", OnError, on_error), options))
+        schemas = PayloadSchemas() if payload_schemas is None else payload_schemas
+        check_schemas("payload_schemas", schemas)
+        schemas.check("format", form)
+        action = as_word("on_error", OnError, on_error)
+        return self._with(parse=ParseStep(form, _schema(schema), action, options, schemas))
 
     def process(self, fn: Callable[[Any], Any], schema: str | StructType | None = None) -> Pipeline:
         """Run a function on the executors: on records before `parse`, on columns after it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.engine import ColumnFunction, ParseFormat, ParseOptions, Ticks
+from penstock.engine import ColumnFunction, ParseFormat, ParseOptions, PayloadSchemas, Ticks
 from penstock.spark.pipeline.steps import RecordFunction
 from penstock.spark.source.options import OnError
 from penstock.spark.source.schemas import UNPARSED
@@ -31,6 +31,7 @@ class ParseStep:
     schema: str | StructType
     on_error: OnError
     options: ParseOptions = field(default_factory=ParseOptions)
+    payload_schemas: PayloadSchemas = field(default_factory=PayloadSchemas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class PipelineRun:
             schema = self._schema(plan.parse, files)
             if schema is None:
                 return None
-            parse = Parse(plan.parse.form, schema, plan.parse.on_error, plan.parse.options)
+            parse = Parse(plan.parse.form, schema, plan.parse.on_error, plan.parse.options, plan.parse.payload_schemas)
             _check_options(parse)
         rows, output = self._rows(parse)
         writer = BlockWriter(plan, self._spark, ReadRows(self._options, rows), output, lambda: not self._is_given_up)
@@ -125,7 +125,7 @@ class PipelineRun:
         def should_wait(seconds: float) -> bool:
             return not self._trigger.available_now and not self._stop.wait(seconds)
 
-        return find_schema(files, redact(checkpoint), self._options, step.form, should_wait)
+        return find_schema(files, redact(checkpoint), self._options, step.form, step.payload_schemas, should_wait)
 
     def _rows(self, parse: Parse | None) -> tuple[PipelineRows, StructType]:
         """What becomes of records, and the columns of the output."""

@@ -19,6 +19,7 @@ from penstock.engine import (
     DeadLetter,
     ParseFormat,
     ParseOptions,
+    PayloadSchemas,
     WorkBatch,
     keeps_rows,
     parse_as,
@@ -47,6 +48,7 @@ class Parse:
     schema: StructType
     on_error: OnError
     options: ParseOptions = field(default_factory=ParseOptions)
+    payload_schemas: PayloadSchemas = field(default_factory=PayloadSchemas)
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -150,7 +152,15 @@ class PipelineRows:
     def _run_parse(
         self, parse: Parse, chunk: Chunk, records: pa.RecordBatch, first: int | None, letters: list[Letter]
     ) -> tuple[pa.RecordBatch, Sequence[int]]:
-        parsed = parse_as(records.column("value"), parse.arrow_schema, parse.form, parse.options)
+        has_use = parse.form is ParseFormat.AUTO and "headers" in records.schema.names
+        parsed = parse_as(
+            records.column("value"),
+            parse.arrow_schema,
+            parse.form,
+            parse.options,
+            payload_schemas=parse.payload_schemas,
+            headers=records.column("headers") if has_use else None,
+        )
         if parsed.errors and parse.on_error is OnError.FAIL:
             error = parsed.errors[0]
             where = error.index if first is None else f"record {first + error.index}"

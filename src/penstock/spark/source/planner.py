@@ -92,7 +92,7 @@ class Planner:
             self._consumer.collect_if_due()
 
     def close(self) -> None:
-        """Close the consumer, which ends its collector. Raises `StorageError`."""
+        """Close the consumer, which ends its collector. Raises `Fenced` and `StorageError`."""
         self._consumer.close()
 
     def end_within(self, start: int, stop: int, budget: int | None) -> tuple[int, int]:

@@ -8,13 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.core import get_logger
 from penstock.engine import ByteBudgetConfig
+from penstock.errors import Fenced
 from penstock.spark.source.admission import Admission
 from penstock.spark.source.options import ReadOptions
 from penstock.spark.source.partitions import BatchRun, plan_partitions
 from penstock.spark.source.planner import Planner
 from penstock.spark.source.reading import Rows, read_run
 from penstock.spark.versions import InputPartition
+
+_log = get_logger(__name__)
 
 
 class StreamBlocks:
@@ -82,4 +86,7 @@ class StreamBlocks:
         """End the collector, if anything was planned here."""
         planner, self._planner = self._planner, None
         if planner is not None:
-            planner.close()
+            try:
+                planner.close()
+            except Fenced as error:  # Spark stops a query that has ended: nothing hears what is raised here
+                _log.warning("stopping a query that lost its group: %s", error)
