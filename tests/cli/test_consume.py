@@ -88,10 +88,11 @@ def test_a_batch_whose_last_event_is_the_last_to_print_is_acked(tmp_path: Path, 
 
 def test_it_fences_the_active_consumer_and_says_that_it_does(tmp_path: Path, here: Here, consume: Consume) -> None:
     fill(tmp_path, [b"a"])
-    with Consumer(tmp_path) as active:
-        assert consume(str(tmp_path), "-n", "1")[0] == 0
+    active = Consumer(tmp_path)
+    assert consume(str(tmp_path), "-n", "1")[0] == 0
+    for use in (active.next_batch, active.close):
         with pytest.raises(Fenced):
-            active.next_batch()
+            use()
     assert "FENCED" in here("consume", "--help").out
 
 

@@ -64,21 +64,23 @@ def test_a_group_begins_at_its_start(tmp_path: Path, here: Here, start: str, beg
 
 def test_a_group_that_is_reset_goes_on_there_and_its_consumer_is_fenced(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    with Consumer(tmp_path, ConsumerConfig(gc=False)) as consumer:
-        done = here("groups", "reset", str(tmp_path), "default", "--to", "2")
-        assert (done.status, done.out, done.err) == (0, "reset the group 'default': it goes on at 2\n", "")
+    consumer = Consumer(tmp_path, ConsumerConfig(gc=False))
+    done = here("groups", "reset", str(tmp_path), "default", "--to", "2")
+    assert (done.status, done.out, done.err) == (0, "reset the group 'default': it goes on at 2\n", "")
+    for use in (consumer.next_batch, consumer.close):
         with pytest.raises(Fenced):
-            consumer.next_batch()
+            use()
     assert acked(tmp_path) == {"default": 1}
 
 
 def test_a_group_that_is_dropped_is_gone_and_its_consumer_is_fenced(tmp_path: Path, here: Here) -> None:
     fill(tmp_path)
-    with Consumer(tmp_path, ConsumerConfig(gc=False, group="audit")) as consumer:
-        done = here("groups", "drop", str(tmp_path), "audit")
-        assert (done.status, done.out, done.err) == (0, "dropped the group 'audit'\n", "")
+    consumer = Consumer(tmp_path, ConsumerConfig(gc=False, group="audit"))
+    done = here("groups", "drop", str(tmp_path), "audit")
+    assert (done.status, done.out, done.err) == (0, "dropped the group 'audit'\n", "")
+    for use in (consumer.next_batch, consumer.close):
         with pytest.raises(Fenced, match="is gone"):
-            consumer.next_batch()
+            use()
     assert acked(tmp_path) == {"default": -1}
 
 

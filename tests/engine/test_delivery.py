@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import re
 import sqlite3
 import threading
@@ -60,9 +59,7 @@ UNDONE: dict[str, Callable[[Any], object]] = {
     "generator": each,
     "chain": lambda batch: itertools.chain(each(batch), each(batch)),
     "starmap": lambda batch: itertools.starmap(work, [(batch,)]),
-    "coroutine": work_later,
     "async generator": each_later,
-    "list with a coroutine": lambda batch: [work_later(batch), work_later(batch)],
     "list with a generator": lambda batch: [each(batch)],
     "function": lambda batch: lambda: work(batch),
     "True": lambda _: True,
@@ -147,11 +144,7 @@ def test_a_route_is_held_to_the_same(kind: str) -> None:
     ("kind", "named"),
     [
         ("map", "it returned a map, which does its work when it is iterated over: make a list of it"),
-        (
-            "coroutine",
-            "it returned a coroutine, which nothing awaits: use asyncio.run, or return the future of asyncio",
-        ),
-        ("list with a coroutine", "it returned a list with a coroutine in it, which nothing awaits"),
+        ("async generator", "it returned a async_generator, which nothing awaits"),
         ("int", "it returned a int, which does not say whether the block is delivered"),
     ],
 )
@@ -159,7 +152,7 @@ def test_the_refusal_names_the_type_and_what_to_do(kind: str, named: str) -> Non
     assert isinstance(failure_of(UNDONE[kind], re.escape(named)), InvalidInput)
 
 
-def test_a_task_of_an_event_loop_is_refused() -> None:
+def test_a_task_of_the_event_loop_that_the_run_blocks_is_refused() -> None:
     async def run() -> None:
         def sink(batch: WorkBatch) -> Any:
             return asyncio.get_running_loop().create_task(work_later(batch))
@@ -169,22 +162,14 @@ def test_a_task_of_an_event_loop_is_refused() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("process", [work_later, each, lambda batch: map(work, batch.records), lambda batch: [batch]])
+@pytest.mark.parametrize(
+    "process", [work, work_later, each, lambda batch: map(work, batch.records), lambda batch: [batch]]
+)
 def test_a_process_returns_a_work_batch_and_nothing_that_would_become_one(process: Callable[[Any], Any]) -> None:
     source = source_of(b"one")
-    with pytest.raises(ProcessFailed, match=r"process must return a WorkBatch, not (coroutine|generator|map|list)"):
+    with pytest.raises(ProcessFailed, match=r"process must return a WorkBatch, not (NoneType|generator|map|list)"):
         BatchEngine(QUICK).run(source, process, work, until_idle=True)
     assert source.committed_sequence is None
-
-
-def test_a_ticker_that_returns_a_coroutine_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    clock = itertools.count(0.0, 10.0)
-    with caplog.at_level(logging.ERROR):
-        BatchEngine(QUICK, clock=lambda: next(clock)).run(
-            source_of(b"one"), through, work, ticker=(1, lambda: work_later("tick")), until_idle=True
-        )
-    assert "the ticker failed" in caplog.text
-    assert "it returned a coroutine" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -243,9 +228,8 @@ def test_the_future_of_a_coroutine_in_another_thread_is_waited_for() -> None:
 
 
 UNDONE_IN_A_THREAD: dict[str, Callable[[Any], object]] = {
-    name: UNDONE[name]
-    for name in ("map", "filter", "generator", "chain", "coroutine", "async generator", "list with a coroutine")
-}
+    name: UNDONE[name] for name in ("map", "filter", "generator", "chain", "async generator")
+} | {"coroutine": work_later, "list with a coroutine": lambda given: [work_later(given), work_later(given)]}
 
 
 @pytest.mark.parametrize("kind", UNDONE_IN_A_THREAD)
@@ -254,7 +238,7 @@ def test_a_future_whose_result_is_work_that_has_not_begun_is_refused(kind: str) 
     with ThreadPoolExecutor(1) as pool:
 
         def submit(given: object) -> Future[object]:
-            return pool.submit(UNDONE[kind], given)
+            return pool.submit(UNDONE_IN_A_THREAD[kind], given)
 
         with pytest.raises(SinkFailed, match="the result of a future is a "):
             BatchEngine(QUICK).run(source, through, submit, until_idle=True)

@@ -37,7 +37,7 @@ from tests.engine.doubles import (
     through,
 )
 from tests.support.memory_readings import reading
-from tests.support.waiting import Background, Gate
+from tests.support.waiting import Background
 
 QUICK = EngineConfig(recv_timeout=0)
 
@@ -187,16 +187,6 @@ def test_an_engine_runs_again_after_a_failure() -> None:
         engine.run(transport, through, sink, until_idle=True)
     engine.run(transport, through, sink, until_idle=True)
     assert (len(sink.values), transport.committed_sequence) == (2, 1)
-
-
-def test_a_second_run_at_the_same_time_is_refused() -> None:
-    engine, gate = BatchEngine(QUICK), Gate()
-    running = Background(lambda: engine.run(holding(1), through, lambda batch: gate(), until_idle=True))
-    gate.wait_for_arrival()
-    with pytest.raises(InvalidInput, match="is running already"):
-        engine.run(holding(1), through, Sink(), until_idle=True)
-    gate.open()
-    running.result()
 
 
 def test_a_receiver_that_returns_no_work_batch_fails_the_receive() -> None:

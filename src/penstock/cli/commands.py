@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ from typer.core import TyperGroup
 COMMANDS = {
     "ship": "Ship events from queues on this host into a buffer, until Ctrl-C or SIGTERM.",
     "produce": "Put each line of the input into a buffer as an event, without its newline.",
+    "import": "Move a topic of Kafka into a buffer, each record once, until Ctrl-C or SIGTERM.",
     "consume": "Print the events of a buffer, one a line, and ack them.",
     "status": "Show what waits in a buffer. Only reads: takes no epoch, and fences no consumer.",
     "run": "Run a pipeline on Spark, until it has done what its trigger says, or until Ctrl-C or SIGTERM.",
@@ -35,7 +37,8 @@ COMMANDS = {
 
 def load(name: str) -> Callable[..., None] | typer.Typer:
     """Import a command: `<name>_command` of its module, or a `Typer` with commands of its own, `<name>_app`."""
-    module = import_module(f"penstock.cli.{name}")
+    file = f"{name}_" if iskeyword(name) else name
+    module = import_module(f"penstock.cli.{file}")
     loaded: Callable[..., None] | typer.Typer = getattr(module, f"{name}_command", None) or getattr(
         module, f"{name}_app"
     )

@@ -78,7 +78,7 @@ def consume_command(
     if sys.stdout is None:
         raise StorageError("standard output cannot be written: it is closed")
     # Not `sys.stdout.buffer`: with PYTHONUNBUFFERED that is a raw file, whose writes a signal may cut short.
-    # A fenced consumer logs on close that acks may be lost. Here none is: each is written before the next batch.
+    # What a close logs of acks that may be lost does not hold here: each is written before the next batch.
     with (
         open(sys.stdout.fileno(), "wb", closefd=False) as out,
         StopOnSignal() as stop,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from penstock.engine.delivery import Delivery
 from penstock.errors import InvalidInput
@@ -11,8 +12,69 @@ from penstock.records import Record
 
 
 @dataclass(frozen=True, slots=True)
+class LetterId:
+    """Which letter it is: the `index` of its record in the block `sequence` of the run `origin`, found at `stage`."""
+
+    origin: str
+    sequence: int
+    index: int
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a batch is in a run: the block, and the index of its first record in that. Pieces share `dropped`."""
+
+    origin: str = ""
+    sequence: int = 0
+    first: int = 0
+    routed: set[LetterId] = field(default_factory=set)
+    dropped: set[LetterId] = field(default_factory=set)
+
+    def identity(self, index: int, stage: str) -> LetterId:
+        """That of a letter of the batch."""
+        return LetterId(self.origin, self.sequence, self.first + index, stage)
+
+    def behind(self, count: int) -> Place:
+        """The place of what lies so many records behind."""
+        return Place(self.origin, self.sequence, self.first + count, self.routed, self.dropped)
+
+    def drop(self, identity: LetterId) -> bool:
+        """Note that a letter is not to be routed; False if it was."""
+        if identity in self.routed:
+            return False
+        self.dropped.add(identity)
+        return True
+
+    def to_route(self, known: Sequence[DeadLetter], returned: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """The letters to route, each once: the engine's own, as `process` returned them, and its new ones.
+
+        `known` are those of the block that the engine has found. What `process` returned of one of these, changed, is
+        routed instead of it; the last of several. A letter without an identity is new, and the same object is one
+        letter. One with the identity of an earlier piece or block of this run was routed there, or dropped.
+        """
+        chosen: dict[LetterId | int, DeadLetter] = {letter.identity or id(letter): letter for letter in known}
+        originals = dict(chosen)
+        for letter in returned:
+            key = letter.identity or id(letter)
+            if letter.identity is not None and letter.identity.origin == self.origin and key not in originals:
+                continue
+            if key not in originals or letter != originals[key]:
+                chosen[key] = letter
+        gone = self.routed | self.dropped
+        return [letter for key, letter in chosen.items() if key not in gone]
+
+    def note_routed(self, letters: Sequence[DeadLetter]) -> None:
+        """Note that these are with their route."""
+        self.routed.update(letter.identity for letter in letters if letter.identity is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A record that cannot be processed, and why. `stage` is where that was found: recv, parse or process.
+
+    `identity` is the engine's, by which each letter is routed once. It survives `copy`, `pickle` and
+    `dataclasses.replace`, and is no part of a letter's equality. A letter that `process` creates has none.
 
     Raises `InvalidInput` for a field of another type.
 
@@ -26,27 +88,32 @@ class DeadLetter:
     headers: Sequence[tuple[str, bytes]] | None = None
     stage: str = "process"
     timestamp_ms: int | None = None
+    _: KW_ONLY
+    identity: LetterId | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         checked = Record(self.payload, self.key, self.headers, self.timestamp_ms)
         object.__setattr__(self, "payload", checked.value)
         object.__setattr__(self, "key", checked.key)
         object.__setattr__(self, "headers", checked.headers)
-        for field in ("reason", "stage"):
-            if not isinstance(getattr(self, field), str):
-                kind = type(getattr(self, field)).__name__
-                raise InvalidInput(f"a dead letter's {field} must be a str, not {kind}")
+        for name in ("reason", "stage"):
+            if not isinstance(getattr(self, name), str):
+                kind = type(getattr(self, name)).__name__
+                raise InvalidInput(f"a dead letter's {name} must be a str, not {kind}")
             # A lone surrogate has no UTF-8, and would fail the table that the letter goes to, each time anew.
-            text = getattr(self, field).encode("utf-8", "backslashreplace").decode()
-            object.__setattr__(self, field, text)
+            text = getattr(self, name).encode("utf-8", "backslashreplace").decode()
+            object.__setattr__(self, name, text)
+
+        if self.identity is not None and not isinstance(self.identity, LetterId):
+            raise InvalidInput(f"a dead letter's identity is the engine's to give, not {self.identity!r:.100}")
 
     @classmethod
-    def of(cls, record: Record, reason: str, stage: str = "process") -> DeadLetter:
+    def of(cls, record: Record, reason: str, stage: str = "process", *, identity: LetterId | None = None) -> DeadLetter:
         """A dead letter with the value, key, headers and timestamp of a record."""
-        return cls(record.value, reason, record.key, record.headers, stage, record.timestamp_ms)
+        return cls(record.value, reason, record.key, record.headers, stage, record.timestamp_ms, identity=identity)
 
 
-Route = Callable[[list[DeadLetter]], Delivery]
+Route = Callable[[list[DeadLetter]], Delivery | Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +134,7 @@ class DlqPolicy:
 
     @classmethod
     def route(cls, fn: Route) -> DlqPolicy:
-        """Dead letters go to `fn(letters)`, which returns when they are durable, or returns what a sink may return.
+        """Dead letters go to `fn(letters)`, plain or async, which returns when they are durable, or what a sink may.
 
         If it raises, or a write that it returned fails, nothing is committed.
         """

@@ -7,7 +7,7 @@ and the rest cannot be told from that.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeAlias
 
@@ -17,14 +17,20 @@ from penstock.errors import EngineError, InvalidInput
 
 Write: TypeAlias = WriteHandle | Future[Any] | None
 Delivery: TypeAlias = Write | Sequence[Write]
+AsyncDelivery: TypeAlias = Delivery | Awaitable[Any] | Sequence[Write | Awaitable[Any]]
+Starts: TypeAlias = Callable[[Any], "Future[Any] | None"]
 
 _ALLOWED = "None, a WriteHandle, a concurrent.futures.Future, or a list or tuple of these, which are waited for"
+
+_WRITES: Any = WriteHandle | Future | None
 
 _log = get_logger(__name__)
 
 
-def wait_for_delivery(returned: object) -> None:
+def wait_for_delivery(returned: object, start: Starts | None = None) -> None:
     """Return when everything that a sink returned is delivered. All writes are waited for, also after an error.
+
+    `start` makes a future of an awaitable, or returns None for what it cannot await; without it awaitables are refused.
 
     Writes that are the result of a future are waited for too: `executor.submit(producer.produce, record)`. Raises the
     first error, in the order of the list; `InvalidInput` for what is no delivery, before any wait; and `InvalidInput`
@@ -38,6 +44,8 @@ def wait_for_delivery(returned: object) -> None:
     if returned is None:
         return
     writes = list(returned) if isinstance(returned, list | tuple) else [returned]
+    if start is not None:
+        writes = [one if isinstance(one, _WRITES) else start(one) or one for one in writes]
     _check_kinds(writes, is_list=isinstance(returned, list | tuple))
     # All of them, also after an error: the block is delivered again, and must not overtake its own earlier writes.
     errors = [error for error in map(_error_of, writes) if error is not None]
@@ -56,7 +64,7 @@ def close_if_coroutine(returned: object) -> None:
 
 
 def _check_kinds(writes: list[Any], *, is_list: bool) -> None:
-    wrong = [one for one in writes if not isinstance(one, WriteHandle | Future | None)]
+    wrong = [one for one in writes if not isinstance(one, _WRITES)]
     if not wrong:
         return
     for one in wrong:

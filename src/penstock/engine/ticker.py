@@ -28,15 +28,16 @@ class Ticker:
         """How long until the next call; 0 if it is late."""
         return max(self._due - self._clock(), 0.0)
 
-    def tick(self) -> None:
-        """Call the function if it is due. What it raises is logged."""
+    def tick(self, settle: Callable[[object], object] | None = None) -> None:
+        """Call the function if it is due. What it raises is logged. `settle` awaits what an async one returns."""
         now = self._clock()
         if now < self._due:
             return
         missed = (now - self._due) // self._interval
         self._due = now + self._interval if math.isinf(missed) else self._due + self._interval * (missed + 1)
         try:
-            _check_called(self._fn())
+            returned = self._fn()
+            _check_called(returned if settle is None else settle(returned))
         except Exception:  # noqa: BLE001  a report that fails must not stop the work
             _log.exception("the ticker failed; the loop goes on")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.dead_letters import DeadLetter
+from penstock.engine.dead_letters import DeadLetter, LetterId, Place
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import (
     Record,
@@ -36,7 +37,16 @@ class WorkBatch:
     (4, (0, 1))
     """
 
-    __slots__ = ("_arrow", "_has_own_columns", "_records", "_size", "commit_tokens", "dead_letters", "filtered")
+    __slots__ = (
+        "_arrow",
+        "_has_own_columns",
+        "_place",
+        "_records",
+        "_size",
+        "commit_tokens",
+        "dead_letters",
+        "filtered",
+    )
 
     def __init__(
         self,
@@ -50,6 +60,7 @@ class WorkBatch:
         self._arrow: pa.RecordBatch | None = None
         self._size: int | None = None
         self._has_own_columns = False
+        self._place = Place()
         if isinstance(records, pa.RecordBatch):
             self._arrow = records
             self._has_own_columns = not _are_record_columns(records)
@@ -73,6 +84,7 @@ class WorkBatch:
         """A batch of columns that are known to be those of records, as a receiver has built or decoded them."""
         batch = cls.__new__(cls)
         batch._records, batch._arrow, batch._size, batch._has_own_columns = None, columns, None, False
+        batch._place = Place()
         batch.commit_tokens, batch.dead_letters, batch.filtered = tuple(commit_tokens), (), 0
         return batch
 
@@ -133,6 +145,34 @@ class WorkBatch:
         changed.commit_tokens = commit_tokens
         return changed
 
+    def at(self, place: Place) -> WorkBatch:
+        """The same as a block of a run: its letters have their identities, and those of its parser will have."""
+        block = copy(self)
+        block._place = place
+        if self.dead_letters:
+            block.dead_letters = tuple(
+                replace(letter, identity=place.identity(index, letter.stage))
+                for index, letter in enumerate(self.dead_letters)
+            )
+        return block
+
+    @property
+    def place(self) -> Place:
+        """Where it is in a run."""
+        return self._place
+
+    def drop_letter(self, letter: DeadLetter) -> bool:
+        """Drop a dead letter of this block on purpose: it is counted, and not routed. For `process`.
+
+        False: it is routed already, as those that came with the block are before `process` is called. Raises
+        `InvalidInput` for what is no letter of a block, such as one that `process` created: do not return that one.
+        """
+        identity: object = getattr(letter, "identity", None)
+        if not isinstance(identity, LetterId):
+            what = "letter that is new" if type(letter) is DeadLetter else type(letter).__name__
+            raise InvalidInput(f"drop_letter takes a dead letter of the block, not a {what}: leave it out instead")
+        return self._place.drop(identity)
+
     def rows_within(self, start: int, most: int) -> int:
         """How many records from `start` on have at most so many bytes of payload together."""
         if self._arrow is not None and not self._has_own_columns:
@@ -158,6 +198,7 @@ class WorkBatch:
         else:
             piece._records = self.records[start:stop]
         piece._size, piece.commit_tokens, piece.dead_letters, piece.filtered = None, (), (), 0
+        piece._place = self._place.behind(start)
         return piece
 
 

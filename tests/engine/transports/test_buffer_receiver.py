@@ -485,3 +485,8 @@ def test_close_ends_its_threads_and_those_of_a_consumer_that_it_opened(tmp_path:
 def test_a_number_of_fetchers_out_of_range_is_refused(memory: ObjectStore, fetchers: Any) -> None:
     with pytest.raises(InvalidInput, match="fetchers"):
         BufferReceiver(memory, fetchers=fetchers)
+
+
+def test_a_receiver_that_lost_its_group_raises_at_the_end_of_its_with_block(memory: ObjectStore) -> None:
+    with pytest.raises(Fenced), BufferReceiver(memory):
+        Consumer(memory, no_gc())

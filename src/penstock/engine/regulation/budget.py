@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from dataclasses import KW_ONLY, dataclass, replace
 from enum import StrEnum
 
@@ -207,6 +208,39 @@ class Governor:
     def __init__(self, regulation: SelfRegulation, guard: MemoryGuard) -> None:
         self.pressure = UnifiedPressure((guard, *regulation.sources), regulation.hysteresis)
         self.budget = ByteBudget(regulation.config_for(guard), self.pressure)
+        self._lock = open_in_child(threading.Lock())
+        # Weak: an interrupt may come before the line that removes one.
+        self._holds = weakref.WeakKeyDictionary[object, float]()  # when the hold of each began
+        self._runs = weakref.WeakSet[object]()
+
+    @property
+    def byte_budget(self) -> int:
+        """How many bytes the next block of a run may have: runs at the same time share the budget."""
+        return max(self.budget.byte_budget // max(len(self._runs), 1), self.budget.floor_bytes)
+
+    @property
+    def held_since(self) -> float | None:
+        """When the longest of the holds began; None if there is none."""
+        with self._lock:
+            return min(self._holds.values(), default=None)
+
+    def begin_run(self, run: object) -> None:
+        """Count a run."""
+        with self._lock:
+            self._runs.add(run)
+
+    def end_run(self, run: object) -> None:
+        """Count it no more."""
+        with self._lock:
+            self._runs.discard(run)
+
+    def note_hold(self, held: object, since: float | None) -> None:
+        """Note that something is held since then, or, with None, that it is not any more."""
+        with self._lock:
+            if since is None:
+                self._holds.pop(held, None)
+            else:
+                self._holds[held] = since
 
 
 def _checked_sources(sources: object) -> tuple[PressureSource, ...]:

@@ -97,7 +97,8 @@ class Inbound:
         self._clock = clock
         self._actuator = actuator
         self._gate = None if governor is None else InboundGate(governor.pressure, self)
-        self._held_since: float | None = None
+        self._held_since: float | None = None  # or since the last block that was admitted in spite of it
+        self._held_at = 0.0
         self._memory_released_at = 0.0
         self._last_block_at = clock()
         self.byte_budget: int | None = None
@@ -113,7 +114,7 @@ class Inbound:
             return True
         admit = self._gate.evaluate()
         budget = self._governor.budget
-        self.byte_budget, self.record_cap = budget.byte_budget, budget.record_cap
+        self.byte_budget, self.record_cap = self._governor.byte_budget, budget.record_cap
         now = self._clock()
         if admit is Admit.YES:
             self._held_since = None
@@ -160,12 +161,19 @@ class Inbound:
             self._actuator.pause()
         if self._governor is not None:
             self._governor.budget.hold()
+            self._governor.note_hold(self, self._clock())
+            self._held_at = self._clock()
+            _log.info("receiving is held: %s", self._governor.pressure.described())
         release_unused_memory()
 
     def resume(self) -> None:
         """End a hold: called by the gate."""
         if self._actuator is not None:
             self._actuator.resume()
+        if self._governor is not None:
+            self._governor.note_hold(self, None)
+            seconds = self._clock() - self._held_at
+            _log.info("receiving goes on after %.1f s: %s", seconds, self._governor.pressure.described())
 
 
 def release_unused_memory() -> None:

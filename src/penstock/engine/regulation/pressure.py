@@ -81,6 +81,21 @@ class Hysteresis:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class PressurePart:
+    """What one source read. `reading` is as it read; `weight` counts for one that is not `hard`."""
+
+    name: str
+    reading: float
+    hard: bool
+    weight: float
+
+    @property
+    def level(self) -> Pressure:
+        """What it adds to the level."""
+        return Pressure(self.reading if self.hard else self.reading * self.weight)
+
+
 class Holds(Protocol):
     """What decides whether to hold, such as a `UnifiedPressure`."""
 
@@ -106,22 +121,39 @@ class UnifiedPressure:
         self._hysteresis = hysteresis
         self._lock = open_in_child(threading.Lock())
         self._failing = set[int]()  # indexes of `_sources`
-        self._last_level = Pressure(0)
+        self._last = Pressure(0), tuple[PressurePart, ...]()
         self._holds = False
 
     @property
     def level(self) -> Pressure:
         """Read every source, and return the level."""
         # Sources are the user's code, and are read without the lock.
-        level = max(map(self._read, range(len(self._sources))), default=Pressure(0))
-        self._last_level = level
+        parts = tuple(map(self._read, range(len(self._sources))))
+        level = max((part.level for part in parts), default=Pressure(0))
+        self._last = level, parts
         metrics.pressure_ratio.set(level)
         return level
 
     @property
     def last_level(self) -> Pressure:
         """The level of the last reading; 0 before the first."""
-        return self._last_level
+        return self._last[0]
+
+    @property
+    def last_parts(self) -> tuple[PressurePart, ...]:
+        """What each source read then."""
+        return self._last[1]
+
+    def described(self) -> str:
+        """The last reading, for the log: the level, the source that it comes from, and the bounds."""
+        level, parts = self._last
+        first = max(parts, key=lambda part: part.level, default=None)
+        source = "nothing" if first is None else first.name
+        bounds = self._hysteresis
+        return (
+            f"the pressure is {level:.2f}, of {source} (a hold begins at {bounds.pause_above:.2f} and ends at "
+            f"{bounds.resume_below:.2f})"
+        )
 
     def should_hold(self) -> bool:
         """Read the level, and return whether to hold: from `pause_above` on, until it is down at `resume_below`."""
@@ -131,18 +163,16 @@ class UnifiedPressure:
             self._holds = level >= bounds.pause_above or (self._holds and level > bounds.resume_below)
             return self._holds
 
-    def _read(self, index: int) -> Pressure:
+    def _read(self, index: int) -> PressurePart:
         source = self._sources[index]
         try:
-            reading = Pressure(source.read())
-            if not source.hard:
-                reading = Pressure(reading * _clamped(source.weight))
+            reading, weight = Pressure(source.read()), 1.0 if source.hard else _clamped(source.weight)
         except Exception as error:  # noqa: BLE001 -- a source is the user's code, and must not stop the engine
             self._note_failure(index, error)
-            return Pressure(1 if source.hard else 0)
+            return PressurePart(source.name, 1.0 if source.hard else 0.0, source.hard, 1.0)
         with self._lock:
             self._failing.discard(index)
-        return reading
+        return PressurePart(source.name, reading, source.hard, weight)
 
     def _note_failure(self, index: int, error: Exception) -> None:
         with self._lock:

@@ -158,6 +158,12 @@ class BufferReceiver(Closing, Receiver):
             self._handed_out.pop()
         self._joined = None
 
+    def end_run(self) -> None:
+        """Release what was fetched ahead; it is fetched again when a next run receives it."""
+        with self._using:
+            self._known.extendleft(reversed(self._ahead.items()))
+            self._ahead.clear()
+
     def rewind(self) -> None:
         """Let everything that was not committed come again."""
         self._check_process()

@@ -63,6 +63,9 @@ class Receiver(ABC):
     def release_block(self) -> None:  # noqa: B027
         """End the leases of the block received last: it is sunk and committed."""
 
+    def end_run(self) -> None:  # noqa: B027
+        """Release what was fetched ahead: the run that would receive it has ended."""
+
     def rewind(self) -> None:  # noqa: B027
         """Let everything that was received and not committed come again."""
 
@@ -96,7 +99,7 @@ class _Adapter(Receiver):
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        for name in ("use_guard", "release_block", "rewind", "pause", "resume"):
+        for name in ("use_guard", "release_block", "end_run", "rewind", "pause", "resume"):
             if callable(method := getattr(given, name, None)):
                 setattr(self, name, method)
 
@@ -108,7 +111,12 @@ class _Adapter(Receiver):
         return batch
 
     def commit(self, tokens: Sequence[Any]) -> None:
-        self._given.commit(tokens)
+        returned: None = self._given.commit(tokens)
+        return returned  # of an async one, what the engine awaits
+
+    @property
+    def healthy(self) -> bool:
+        return bool(getattr(self._given, "healthy", True))
 
     @property
     def in_hand(self) -> bool:

@@ -140,6 +140,10 @@ class FetchAhead(Generic[Item, Result]):
         self._largest = max(self._largest or 0, self._fetches[0].size)
         self._fetches.popleft()
 
+    def items(self) -> list[Item]:
+        """What is being fetched, or was, in order."""
+        return [one.item for one in self._fetches]
+
     def clear(self) -> None:
         """Release all of them."""
         while self._fetches:

@@ -1,0 +1,60 @@
+"""What several sinks return, waited for together: as one delivery, or as one awaitable where one of them is."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+from penstock.buffer import WriteHandle
+from penstock.engine.delivery import wait_for_delivery
+
+
+def is_work_to_await(returned: object) -> bool:
+    """Whether a sink returned work that a running loop has to do. A `WriteHandle` can be waited for without one."""
+    return inspect.isawaitable(returned) and not isinstance(returned, WriteHandle | Future)
+
+
+def error_of_call(call: Callable[[], object]) -> tuple[object, Exception | None]:
+    """What a sink returned, or the error that it raised."""
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001  it is raised, or answered, when all the others have ended
+        return None, error
+
+
+def error_of_delivery(returned: object) -> Exception | None:
+    """Wait for a delivery; its error, or None."""
+    return error_of_call(lambda: wait_for_delivery(returned))[1]
+
+
+async def error_of_awaited(returned: object) -> Exception | None:
+    """Await what a sink returned, and the delivery that it gives; its error, or None. The loop goes on meanwhile."""
+    try:
+        delivery = await _as_awaitable(returned) if is_work_to_await(returned) else returned
+        if delivery is not None:
+            await asyncio.to_thread(wait_for_delivery, delivery)
+    except Exception as error:  # noqa: BLE001  as above
+        return error
+    return None
+
+
+def _as_awaitable(returned: Any) -> Awaitable[object]:
+    awaitable: Awaitable[object] = returned
+    return awaitable
+
+
+def close_sinks(sinks: list[object]) -> None:
+    """Close those sinks that have a `close`, each once, all of them also after an error. Raises the first error."""
+    errors: list[Exception] = []
+    for sink in {id(one): one for one in sinks}.values():
+        # Of `sender.send` it is the sender that is closed: a bound method has no `close` of its own.
+        owner = getattr(sink, "__self__", sink)
+        close = getattr(owner, "close", None)
+        if callable(close):
+            _, error = error_of_call(close)
+            errors += [] if error is None else [error]
+    if errors:
+        raise errors[0]
