@@ -33,10 +33,11 @@ test-all: $(READY) ## run all tests
 	@scripts/check-java
 	@$(PYTEST) -m "not chaos"
 
-test-kafka: $(READY) ## run the metadata log's tests against a real Kafka broker
+test-kafka: $(READY) ## run the tests that need a Kafka broker, against a real one
 	@scripts/check-java
 	@jars= && [ -n "$$PENSTOCK_KAFKA" ] || jars=$$(scripts/kafka-jars $(VENV)) && \
-	PENSTOCK_KAFKA_JARS=$$jars $(BIN)/python -m pytest tests/metalog -k kafka
+	PENSTOCK_KAFKA_JARS=$$jars $(BIN)/python -m pytest tests/metalog tests/engine/kafka tests/cli/test_import.py -k "kafka or import" \
+	-m "not chaos"
 
 VERSION ?= 4.1
 

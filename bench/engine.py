@@ -6,6 +6,7 @@ a loop over records. None of those leases memory, routes dead letters, or knows 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -38,6 +39,20 @@ def passed_through(root: Path, source: Source, regulation: SelfRegulation | None
             BufferSender(_fresh(root)) as sender,
         ):
             stats = BatchEngine(regulation=regulation).run(receiver, lambda batch: batch, sender.send, until_idle=True)
+        assert stats.processed == size
+
+    return work
+
+
+def passed_through_async(root: Path, source: Source, regulation: SelfRegulation | None) -> Callable[[int], None]:
+    def work(size: int) -> None:
+        with (
+            Consumer(source(size), NO_GC) as consumer,
+            BufferReceiver(consumer) as receiver,
+            BufferSender(_fresh(root)) as sender,
+        ):
+            engine = BatchEngine(regulation=regulation)
+            stats = asyncio.run(engine.run_async(receiver, lambda batch: batch, sender.send, until_idle=True))
         assert stats.processed == size
 
     return work
@@ -166,6 +181,7 @@ def run() -> None:
                 MANY,
                 {
                     "Penstock": passed_through(root, source, SelfRegulation()),
+                    "Penstock, run_async": passed_through_async(root, source, SelfRegulation()),
                     "Penstock, not regulated": passed_through(root, source, None),
                     "a loop over batches": moved_by_hand(root, source),
                     "a loop over records": moved_record_by_record(root, source),

@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, settings
 from prometheus_client import Counter, Gauge, Histogram
 
 from penstock import metrics
-from tests.support import manifests, servers
+from tests.support import manifests, servers, twins
 from tests.support.processes import Child, Start
 from tests.support.repository import ROOT
 from tests.support.servers import BUCKET, AzureServer, S3Server
+from tests.support.twins import Twins
 
 # Every JVM that a test starts reads this, be it the driver's of a command. It lives for seconds: it need not be
 # compiled for days.
@@ -147,3 +148,11 @@ def mount() -> Iterator[Callable[[str], Path]]:
     for point in reversed(points):
         subprocess.run(["umount", str(point)], check=True)
         point.rmdir()
+
+
+@pytest.fixture(params=twins.NAMES)
+def call(request: pytest.FixtureRequest) -> Iterator[Twins]:
+    """Calls methods, or their twins on one of two loops."""
+    chosen = twins.twins_of(request.param)
+    yield chosen
+    chosen.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import pickle
 import re
 
 import pytest
 
-from penstock import errors
+from penstock import Consumer, errors
+from penstock.errors import Fenced, InvalidInput, OutOfOrderAck
+from tests.support.repository import ROOT
 
 CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.PenstockError)]
 
@@ -48,3 +51,47 @@ def test_the_promised_relatives() -> None:
     assert issubclass(errors.BackpressureTimeout, TimeoutError)
     for child in (errors.NotFound, errors.AlreadyExists, errors.Conflict, errors.OutcomeUnknown):
         assert issubclass(child, errors.StorageError)
+
+
+def attributes(found: type[errors.PenstockError]) -> set[str]:
+    """What a constructor of an error accepts beside its text."""
+    own = inspect.signature(found.__init__).parameters.values() if "__init__" in vars(found) else ()
+    return {one.name for one in own if one.kind is not one.VAR_POSITIONAL} - {"self"}
+
+
+def test_the_page_of_errors_lists_the_attributes_of_each() -> None:
+    page = (ROOT / "docs/reference/errors.md").read_text()
+    listed = {
+        name: set(re.findall(r"`(\w+)`", row))
+        for name, row in re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
+    }
+    assert listed == {found.__name__: attributes(found) for found in CLASSES if attributes(found)}
+
+
+@pytest.mark.parametrize("found", [found for found in CLASSES if attributes(found)])
+def test_attributes_are_kept_by_copy_and_pickle(found: type[errors.PenstockError]) -> None:
+    given = {name: ("a",) if name == "routes" else 7 for name in attributes(found)}
+    error = found(7, 7) if found is errors.PartitionOutOfRange else found("text", **given)
+    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert {name: getattr(again, name) for name in given} == given
+        assert str(again) == str(error)
+
+
+def test_an_ack_out_of_order_has_what_is_due() -> None:
+    consumer = Consumer("memory://errors-ack")
+    with pytest.raises(OutOfOrderAck) as raised:
+        consumer.ack(3)
+    assert (raised.value.sequence, raised.value.expected) == (3, None)
+
+
+def test_a_fence_has_both_epochs() -> None:
+    consumer = Consumer("memory://errors-fence")
+    Consumer("memory://errors-fence")
+    with pytest.raises(Fenced) as raised:
+        consumer.flush()
+    assert (raised.value.epoch, raised.value.current_epoch) == (1, 2)
+
+
+def test_to_resume_on_a_buffer_that_never_had_an_entry_says_why_not_and_how_to_go_on() -> None:
+    with pytest.raises(InvalidInput, match=r"has never had an entry.*leave last_acked_sequence out.*allow_gap=True"):
+        Consumer("memory://errors-resume", last_acked_sequence=3)

@@ -84,7 +84,16 @@ def test_pandas_is_not_pulled_in() -> None:
 
 
 def test_the_extras_are_those_that_were_promised() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {"spark", "delta", "iceberg", "kafka", "all", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        "all",
+        "avro",
+        "delta",
+        "dev",
+        "iceberg",
+        "kafka",
+        "protobuf",
+        "spark",
+    }
 
 
 def test_make_help_lists_every_target() -> None:
