@@ -9,12 +9,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock import metrics
 from penstock.core import Backoff, Closing, check_seconds, close_at_exit, forget, get_logger
-from penstock.errors import Closed, InvalidInput, NotReady, PenstockError
+from penstock.errors import Closed, InvalidInput, InvalidTransition, NotReady, PenstockError
 from penstock.metalog.catalog.followed_partition import FollowedPartition, RecordsMissing
 from penstock.metalog.catalog.placing import metadata_partition_for
 from penstock.metalog.catalog.segment import (
@@ -33,8 +35,12 @@ from penstock.metalog.log import MetadataLog
 from penstock.metalog.records import MetadataRecord, PartitionStart, check_partition
 from penstock.metalog.subscription import Subscription
 
+if TYPE_CHECKING:
+    from penstock.core import Threads
+
 _LONGEST_POLL_SECONDS = 0.5  # after which a waiting thread looks whether its catalog still exists
 _LONGEST_RETRY_SECONDS = 5.0
+_MAX_CALL_THREADS = 2  # for coroutines: a read needs no more than a moment, and one `assign` is made at a time
 
 _log = get_logger(__name__)
 _Answer = TypeVar("_Answer")
@@ -122,6 +128,10 @@ class SegmentCatalog(Closing):
                 for partition in wanted:
                     self._follow(partition, None if marks is None else marks[partition])
 
+    async def assign_async(self, metadata_partitions: Iterable[int]) -> None:
+        """Do what `assign` does, without blocking the loop. Cancelled, it may be done or not: assign again."""
+        await self._calls.run(self.assign, metadata_partitions)
+
     def add_segment(self, metadata: SegmentMetadata, timeout: float = 30) -> None:
         """Publish that the copy of a segment begins, and return when this catalog shows it.
 
@@ -129,46 +139,77 @@ class SegmentCatalog(Closing):
         `InvalidInput` for another state than `COPY_SEGMENT_STARTED`, `InvalidTransition` for an id that was used, and
         what the log's `publish` raises.
         """
-        check_kind("metadata", metadata, SegmentMetadata)
-        if metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
-            raise InvalidInput(f"state of an added segment must be COPY_SEGMENT_STARTED, not {metadata.state.name}")
-        self._write(metadata, timeout)
+        self._write(_checked_new(metadata), timeout)
+
+    async def add_segment_async(self, metadata: SegmentMetadata, timeout: float = 30) -> None:
+        """Do what `add_segment` does, without blocking the loop.
+
+        Cancelled, the event may be in the log, now or soon, as after `OutcomeUnknown`. To try again is safe.
+        """
+        await self._write_async(_checked_new(metadata), timeout)
 
     def update_segment(self, update: SegmentUpdate, timeout: float = 30) -> None:
         """Publish a segment's new state, and return when this catalog shows it; otherwise as `add_segment`."""
         check_kind("update", update, SegmentUpdate)
         self._write(update, timeout)
 
+    async def update_segment_async(self, update: SegmentUpdate, timeout: float = 30) -> None:
+        """Do what `update_segment` does, without blocking the loop; cancelled as `add_segment_async`."""
+        check_kind("update", update, SegmentUpdate)
+        await self._write_async(update, timeout)
+
     def delete_partition(self, delete: PartitionDelete, timeout: float = 30) -> None:
         """Publish how far the deletion of a partition is, and return when this catalog has it; as `add_segment`."""
         check_kind("delete", delete, PartitionDelete)
         self._write(delete, timeout)
+
+    async def delete_partition_async(self, delete: PartitionDelete, timeout: float = 30) -> None:
+        """Do what `delete_partition` does, without blocking the loop; cancelled as `add_segment_async`."""
+        check_kind("delete", delete, PartitionDelete)
+        await self._write_async(delete, timeout)
 
     def wait_for(self, metadata_partition: int, offset: int, timeout: float = 30) -> None:
         """Return when the event at an offset of the log is applied: one that another process published, say.
 
         Raises `NotReady` after `timeout` seconds, and for a partition that is not assigned; `PartitionOutOfRange`.
         """
-        check_seconds("timeout", timeout, zero=True)
-        check_partition(metadata_partition, self._count)
-        self._check_usable()
-        self._assigned_partition(metadata_partition).wait_for(offset, time.monotonic() + timeout)
+        self._followed_for(metadata_partition, timeout).wait_for(offset, time.monotonic() + timeout)
+
+    async def wait_for_async(self, metadata_partition: int, offset: int, timeout: float = 30) -> None:
+        """Do what `wait_for` does, without blocking the loop."""
+        await self._followed_for(metadata_partition, timeout).wait_for_async(offset, time.monotonic() + timeout)
 
     def segment_for(self, tp: TopicIdPartition, leader_epoch: int, offset: int) -> SegmentMetadata | None:
         """The `COPY_SEGMENT_FINISHED` segment that has an offset of a leader epoch, or None."""
         return self._read(tp, lambda view: view.segment_for(tp, leader_epoch, offset), None)
 
+    async def segment_for_async(self, tp: TopicIdPartition, leader_epoch: int, offset: int) -> SegmentMetadata | None:
+        """Do what `segment_for` does, without blocking the loop."""
+        return await self._calls.run(self.segment_for, tp, leader_epoch, offset)
+
     def segments(self, tp: TopicIdPartition) -> list[SegmentMetadata]:
         """All segments of a partition that are not deleted, by start offset."""
         return self._read(tp, lambda view: view.segments(tp), [])
+
+    async def segments_async(self, tp: TopicIdPartition) -> list[SegmentMetadata]:
+        """Do what `segments` does, without blocking the loop."""
+        return await self._calls.run(self.segments, tp)
 
     def segments_by_epoch(self, tp: TopicIdPartition, epoch: int) -> list[SegmentMetadata]:
         """All segments of a partition that have a leader epoch and are not deleted, by start offset."""
         return self._read(tp, lambda view: view.segments_by_epoch(tp, epoch), [])
 
+    async def segments_by_epoch_async(self, tp: TopicIdPartition, epoch: int) -> list[SegmentMetadata]:
+        """Do what `segments_by_epoch` does, without blocking the loop."""
+        return await self._calls.run(self.segments_by_epoch, tp, epoch)
+
     def highest_offset(self, tp: TopicIdPartition, epoch: int) -> int | None:
         """The highest offset of a leader epoch in `COPY_SEGMENT_FINISHED` segments, or None."""
         return self._read(tp, lambda view: view.highest_offset(tp, epoch), None)
+
+    async def highest_offset_async(self, tp: TopicIdPartition, epoch: int) -> int | None:
+        """Do what `highest_offset` does, without blocking the loop."""
+        return await self._calls.run(self.highest_offset, tp, epoch)
 
     def close(self) -> None:
         """Write the snapshots and close. Calls that wait raise `Closed`; the log stays open.
@@ -253,22 +294,38 @@ class SegmentCatalog(Closing):
         return unassigned
 
     def _write(self, event: SegmentEvent, timeout: float) -> None:
-        check_seconds("timeout", timeout, zero=True)
-        self._check_usable()
+        followed = self._followed_for(metadata_partition_for(partition_of(event), self._count), timeout)
         until = time.monotonic() + timeout
-        partition = metadata_partition_for(partition_of(event), self._count)
-        followed = self._assigned_partition(partition)
         if not followed.changes(event, until):
             return
         with followed.listening() as refusals:
-            offset = self._log.publish(partition, encode_event(event))
-            try:
+            offset = self._log.publish(followed.partition, encode_event(event))
+            with _published_at(offset, refusals):
                 followed.wait_for(offset, until)
-            except PenstockError as error:
-                published = f"the event is in the log, at offset {offset}, and was not seen to be applied"
-                raise type(error)(f"{published}: {error}") from error
-            if offset in refusals:
-                raise refusals[offset]
+
+    async def _write_async(self, event: SegmentEvent, timeout: float) -> None:
+        followed = self._followed_for(metadata_partition_for(partition_of(event), self._count), timeout)
+        until = time.monotonic() + timeout
+        if not await followed.changes_async(event, until):
+            return
+        with followed.listening() as refusals:
+            offset = await self._log.publish_async(followed.partition, encode_event(event))
+            with _published_at(offset, refusals):
+                await followed.wait_for_async(offset, until)
+
+    def _followed_for(self, partition: int, timeout: float) -> FollowedPartition:
+        """The partition that a call with a timeout is about. Raises what such a call raises at once."""
+        check_seconds("timeout", timeout, zero=True)
+        check_partition(partition, self._count)
+        self._check_usable()
+        return self._assigned_partition(partition)
+
+    @cached_property
+    def _calls(self) -> Threads:
+        """The threads of coroutines' calls; without coroutines asyncio is not loaded."""
+        from penstock.core import Threads
+
+        return Threads("catalog", _MAX_CALL_THREADS)
 
     def _assigned_partition(self, partition: int) -> FollowedPartition:
         followed = self._followed.get(partition)
@@ -307,6 +364,25 @@ class SegmentCatalog(Closing):
         self._check_process()
         if self._why_ended is not None:
             raise Closed(self._why_ended)
+
+
+def _checked_new(metadata: SegmentMetadata) -> SegmentMetadata:
+    check_kind("metadata", metadata, SegmentMetadata)
+    if metadata.state is not SegmentState.COPY_SEGMENT_STARTED:
+        raise InvalidInput(f"state of an added segment must be COPY_SEGMENT_STARTED, not {metadata.state.name}")
+    return metadata
+
+
+@contextmanager
+def _published_at(offset: int, refusals: Mapping[int, InvalidTransition]) -> Iterator[None]:
+    """Wait, in this block, until an event is applied. Errors get the event's offset; raises why it was refused."""
+    try:
+        yield
+    except PenstockError as error:
+        published = f"the event is in the log, at offset {offset}, and was not seen to be applied"
+        raise type(error)(f"{published}: {error}") from error
+    if offset in refusals:
+        raise refusals[offset]
 
 
 def _start(name: str, target: Callable[..., None], *args: object) -> threading.Thread:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from penstock import metrics
 from penstock.core import get_logger
@@ -17,6 +17,9 @@ from penstock.metalog.catalog.segment_view import SegmentView, partition_of
 from penstock.metalog.catalog.snapshots import Snapshot
 from penstock.metalog.catalog.wire import decode_event
 from penstock.metalog.records import MetadataRecord
+
+if TYPE_CHECKING:
+    from penstock.core import LoopLatch
 
 _log = get_logger(__name__)
 
@@ -43,6 +46,7 @@ class FollowedPartition:
         self.next_offset = self._saved_offset = self.start
         """Everything below it is applied."""
         self._moved = threading.Condition(threading.RLock())
+        self._awaiting: dict[LoopLatch, Callable[[], bool]] = {}  # coroutines, and what each of them waits for
         self._listeners: list[dict[int, InvalidTransition]] = []
         self._end: PenstockError | None = None
 
@@ -62,7 +66,7 @@ class FollowedPartition:
             else:
                 self._skip(record, refusal)
             self.next_offset += 1
-            self._moved.notify_all()
+            self._notify()
 
     def read(self, question: Callable[[SegmentView], _Answer]) -> _Answer:
         """Ask the view. Raises `NotReady`, or why this ended."""
@@ -79,6 +83,11 @@ class FollowedPartition:
             if not self._wait(self._is_ready, until):
                 raise self._not_ready()
             return self._view.check(event)
+
+    async def changes_async(self, event: SegmentEvent, until: float) -> bool:
+        """Do what `changes` does, without blocking the loop."""
+        await self._wait_async(self._is_ready, until)
+        return self.changes(event, until)
 
     @contextmanager
     def listening(self) -> Iterator[dict[int, InvalidTransition]]:
@@ -98,12 +107,17 @@ class FollowedPartition:
             if not self._wait(lambda: self.next_offset > offset, until):
                 raise NotReady(f"metadata partition {self.partition} has applied the offsets below {self.next_offset}")
 
+    async def wait_for_async(self, offset: int, until: float) -> None:
+        """Do what `wait_for` does, without blocking the loop."""
+        await self._wait_async(lambda: self.next_offset > offset, until)
+        self.wait_for(offset, until)
+
     def end(self, why: PenstockError) -> None:
         """Apply and answer nothing from now on; calls that wait raise this error."""
         with self._moved:
             if self._end is None:
                 self._end = why
-                self._moved.notify_all()
+                self._notify()
 
     def unsaved(self) -> Snapshot | None:
         """A snapshot of now; None if nothing was applied since the last one, or the one that it began with."""
@@ -123,7 +137,7 @@ class FollowedPartition:
         """Set the high-water mark of the log."""
         with self._moved:
             self.mark = mark
-            self._moved.notify_all()
+            self._notify()
 
     def _not_ready(self) -> NotReady:
         goal = "the log's high-water mark is not known: assign again" if self.mark is None else f"of {self.mark}"
@@ -138,6 +152,28 @@ class FollowedPartition:
         if self._end is not None:
             raise _again(self._end)
         return True
+
+    async def _wait_async(self, is_so: Callable[[], bool], until: float) -> None:
+        """Wait until it is so, which it then stays; or until this ends, or the time is over."""
+        from penstock.core import LoopLatch  # callers that do not await need not load asyncio
+
+        latch = LoopLatch()
+        with self._moved:
+            if self._end is not None or is_so():
+                return
+            self._awaiting[latch] = is_so
+        try:
+            await latch.wait(max(until - time.monotonic(), 0.0))
+        finally:
+            with self._moved:
+                del self._awaiting[latch]
+
+    def _notify(self) -> None:
+        """Wake what waits for this change. The lock is held: by no thread for long, for the loop's acquires it too."""
+        self._moved.notify_all()
+        for latch, is_so in self._awaiting.items():
+            if self._end is not None or is_so():
+                latch.open()
 
     def _decoded(self, record: MetadataRecord) -> SegmentEvent | _Skipped:
         try:
