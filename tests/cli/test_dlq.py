@@ -107,7 +107,7 @@ def test_where_no_letter_matches_the_stages_that_there_are_are_named(letters: st
     assert here("dlq", "list", letters, "--stage", "prase", "--each").out.startswith("0 of 4 dead letters ")
     assert here("dlq", "list", letters, "--stage", "parse").out.endswith("3 of 4 dead letters match, 0 replayed\n")
     done = here("dlq", "replay", letters, "--to", buffer, "--stage", "prase")
-    assert done.out.splitlines()[1:] == ["  no letter in the table matches"]
+    assert done.out.splitlines()[1:] == ["  no letter matches"]
 
 
 def test_a_long_reason_is_cut_in_a_table_and_whole_in_json(tmp_path: Path, here: Here) -> None:

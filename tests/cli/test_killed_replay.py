@@ -7,11 +7,13 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import peek
 from penstock.buffer import Groups
+from penstock.engine import DeadLetter, to_buffer, to_files, to_queue
 from tests.support.killed_commands import KILLED, Command, KilledCommands, killed_commands
 
 pytest.importorskip("pyspark")
@@ -28,19 +30,28 @@ def repair(letter):
         raise ValueError("no")
     return b"fixed " + letter.payload
 """
+ROUTES: dict[str, Any] = {"files": to_files, "queue": to_queue, "buffer": to_buffer}
 ONCE = Counter({b"fixed %d" % number: 1 for number in range(LETTERS) if number not in (3, 8)})
 
 
 class Scene:
-    """Letters in a table, and a buffer that they go into; `begin` makes both as if nothing had been replayed."""
+    """Letters in a table, or where a route put them, and a buffer that they go into.
+
+    `begin` makes both as if nothing had been replayed.
+    """
 
     def __init__(self, top: Path, kind: str, commands: KilledCommands) -> None:
         self._top = top
         place = top / "letters"
-        table = open_rows(kind, None, place)
-        for block in range(2):
-            half = range(block * LETTERS // 2, (block + 1) * LETTERS // 2)
-            put_letters(table, [{"payload": b"%d" % number} for number in half], block)  # type: ignore[arg-type]
+        halves = [[b"%d" % number for number in range(first, first + LETTERS // 2)] for first in (0, LETTERS // 2)]
+        if kind in ROUTES:
+            for half in halves:
+                with ROUTES[kind](place) as route:
+                    route([DeadLetter(payload, "it ends too early") for payload in half])
+        else:
+            table = open_rows(kind, None, place)
+            for block, half in enumerate(halves):
+                put_letters(table, [{"payload": payload} for payload in half], block)  # type: ignore[arg-type]
         (top / "fixes.py").write_text(FIXES)
         where = [str(place)]
         if kind == ICEBERG:
@@ -83,7 +94,7 @@ def commands(tmp_path: Path) -> Iterator[KilledCommands]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("stride", [9, pytest.param(1, marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", [*TABLES, *ROUTES])
 def test_a_replay_killed_at_any_step_and_run_again_sends_each_letter_once(
     kind: str, stride: int, tmp_path: Path, commands: KilledCommands
 ) -> None:
@@ -102,7 +113,7 @@ def test_a_replay_killed_at_any_step_and_run_again_sends_each_letter_once(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", [*TABLES, *ROUTES])
 def test_two_replays_at_once_that_are_killed_at_any_time_send_each_letter_once(
     kind: str, kills: int, tmp_path: Path, commands: KilledCommands
 ) -> None:

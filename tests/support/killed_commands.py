@@ -22,26 +22,15 @@ _SERVER = """
 import contextlib, importlib, json, os, signal, sys, threading, time
 
 import pyarrow.dataset, pyarrow.parquet
-import penstock.cli.dlq, penstock.cli.table
+import penstock.cli.dlq, penstock.cli.ship, penstock.cli.table
 from penstock.cli.app import main
-from penstock.spark.tables.letters import replay
+from penstock.engine.letters import replay
+from tests.support.dying_calls import die_at
 
 for name in ("penstock.spark.tables.delta.table", "penstock.spark.tables.iceberg.iceberg_table"):
     with contextlib.suppress(ImportError):
         importlib.import_module(name)
 replay.MAX_LETTERS_PER_PLAN = 4  # several plans, of a few letters
-CALLS = ("link", "rename", "replace", "mkdir", "fsync", "open", "unlink", "rmdir", "ftruncate")
-
-def die_at(number):
-    calls = iter(range(number))
-    def dying(function):
-        def call(*args, **more):
-            if next(calls, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **more)
-        return call
-    for name in CALLS:
-        setattr(os, name, dying(getattr(os, name)))
 
 def begin(command):
     child = os.fork()

@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from penstock.cli.letter_places import (
+    LETTERS_PATH,
+    LetterArgument,
+    LetterKindOption,
+    LettersPath,
+    open_letters_at,
+)
 from penstock.cli.letter_text import iso_time, letter_json, letter_rows, payload_lines, shown_time
 from penstock.cli.output import counted, say, say_json, show
 from penstock.cli.places import MANIFEST_PATH, AsJson, ManifestPath, StorageOptions, open_with
-from penstock.cli.table_places import CatalogOptions, TableKind, TablePlace, moment_of, open_table_at
+from penstock.cli.table_places import CatalogOptions, moment_of
 from penstock.errors import InvalidInput
 from penstock.storage import redact
 
 if TYPE_CHECKING:
-    from penstock.spark import Filter, Replayed, StoredLetter
+    from penstock.engine import Filter, Replayed, StoredLetter
 
 dlq_app = typer.Typer(help="Look at dead letters, and send them into a buffer again.", no_args_is_help=True)
 
@@ -65,24 +72,25 @@ class ReasonCount:
 
 @dlq_app.command("list")
 def list_letters(
-    where: TablePlace,
+    where: LetterArgument,
     reason: Reason = None,
     stage: Stage = None,
     since: Since = None,
     most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many reasons, or letters, to show.")] = 20,
     each: Annotated[bool, typer.Option("--each", help="Show letters, one a line, instead of counts.")] = False,
-    kind: TableKind = None,
+    kind: LetterKindOption = None,
     catalog: CatalogOptions = None,
+    letters_path: LettersPath = LETTERS_PATH,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
     """Count dead letters by their reason, those with the most letters first. Writes nothing."""
-    from penstock.spark import Ledger
+    from penstock.engine import Ledger
 
-    opened = open_table_at(where, kind, catalog, storage_options)
+    opened = open_letters_at(where, kind, catalog, storage_options, letters_path)
     which = _filter(reason, stage, since)
     replayed = {one for plan in Ledger(opened.notes()).plans() for one in plan.ids}
-    found = _Letters(opened.rows(), which)
+    found = _Letters(opened.letters(), which)
     if each:
         _list_each(found, replayed, most, as_json=as_json)
         return
@@ -120,21 +128,22 @@ def list_letters(
 
 @dlq_app.command("show")
 def show_letter(
-    where: TablePlace,
+    where: LetterArgument,
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="The letter's id, or how it begins.")],
     raw: Annotated[
         bool, typer.Option("--raw", help="Write the payload's bytes to standard output, and nothing else.")
     ] = False,
-    kind: TableKind = None,
+    kind: LetterKindOption = None,
     catalog: CatalogOptions = None,
+    letters_path: LettersPath = LETTERS_PATH,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
     """Show one dead letter: its payload as JSON, text or hexadecimal, its key, headers, reason, and where it was."""
-    from penstock.spark import Filter, Ledger
+    from penstock.engine import Filter, Ledger
 
-    opened = open_table_at(where, kind, catalog, storage_options)
-    found = [letter for letter in _Letters(opened.rows(), Filter()) if letter.id.startswith(letter_id)]
+    opened = open_letters_at(where, kind, catalog, storage_options, letters_path)
+    found = [letter for letter in _Letters(opened.letters(), Filter()) if letter.id.startswith(letter_id)]
     found = [letter for letter in found if letter.id == letter_id] or found
     if not letter_id or not found:
         raise InvalidInput(
@@ -159,7 +168,7 @@ def show_letter(
 
 @dlq_app.command("replay")
 def replay_letters(
-    where: TablePlace,
+    where: LetterArgument,
     to: Annotated[str, typer.Option("--to", metavar="BUFFER", help="The buffer that letters go into.")],
     reason: Reason = None,
     stage: Stage = None,
@@ -178,8 +187,9 @@ def replay_letters(
     to_options: Annotated[
         list[str] | None, typer.Option("--to-option", metavar="NAME=VALUE", help="A setting of the buffer's store.")
     ] = None,
-    kind: TableKind = None,
+    kind: LetterKindOption = None,
     catalog: CatalogOptions = None,
+    letters_path: LettersPath = LETTERS_PATH,
     as_json: AsJson = False,
     storage_options: StorageOptions = None,
 ) -> None:
@@ -189,10 +199,10 @@ def replay_letters(
     Letters of the stage fetch are whole batches that could not be read, and no events: name the stage to send them.
     Exit status 1: some letters could not be fixed, or sent; these stay.
     """
-    from penstock.spark import Replay, Target
+    from penstock.engine import Replay, Target
 
     function = None if fix is None else _function(fix)
-    opened = open_table_at(where, kind, catalog, storage_options)
+    opened = open_letters_at(where, kind, catalog, storage_options, letters_path)
     target = Target(open_with(to, to_options), path)
     try:
         done = Replay(opened, target, function).run(_filter(reason, stage, since), dry_run=dry_run)
@@ -209,24 +219,22 @@ def replay_letters(
 
 
 def _filter(reason: str | None, stage: str | None, since: str | None) -> Filter:
-    from penstock.spark import Filter
+    from penstock.engine import Filter
 
     return Filter(reason, stage, None if since is None else moment_of("--since", since, datetime.now(UTC)))
 
 
 class _Letters:
-    """The letters of a table that match, one after the other, and how many there are."""
+    """The letters that match, one after the other, and how many there are."""
 
-    def __init__(self, rows: Iterator[Any], which: Filter) -> None:
-        self._rows = rows
+    def __init__(self, letters: Iterator[StoredLetter], which: Filter) -> None:
+        self._all = letters
         self._matches = which.matcher()
         self.matching = 0
         self._others: Counter[str] = Counter()  # of each stage
 
     def __iter__(self) -> Iterator[StoredLetter]:
-        from penstock.spark import letters_in
-
-        for letter in letters_in(self._rows):
+        for letter in self._all:
             if self._matches(letter):
                 self.matching += 1
                 yield letter
@@ -280,7 +288,7 @@ def _replay_lines(done: Replayed, url: str, *, dry_run: bool) -> Iterator[str]:
         if count:
             yield f"  {count} {why}"
     if not done.matching:
-        yield "  no letter in the table matches"
+        yield "  no letter matches"
     for letter_id, why in done.failures:
         yield f"  {letter_id}: {why}"
 

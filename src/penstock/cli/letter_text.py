@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.cli.output import counted, escaped_line
 
 if TYPE_CHECKING:
-    from penstock.spark import StoredLetter
+    from penstock.engine import StoredLetter
 
 _MAX_SHOWN_BYTES = 64 << 10
 _HEX_BYTES_PER_LINE = 16
@@ -31,6 +31,7 @@ def letter_json(letter: StoredLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "sequence": letter.sequence,
         "index": letter.index,
+        "origin": letter.origin,
         "timestamp_ms": letter.timestamp_ms,
         **_bytes_json("key", letter.key),
         "headers": [{"name": name, **_bytes_json("value", value)} for name, value in letter.headers or ()],
@@ -52,6 +53,8 @@ def letter_rows(letter: StoredLetter, replayed: dict[str, Any] | None) -> list[t
     if letter.sequence is not None:
         event = "the whole batch" if letter.index is None else f"event {letter.index}"
         origin = f"batch {letter.sequence}, {event}"
+    if letter.origin is not None:
+        origin = f"block {letter.sequence}, {event}, of the engine's run {letter.origin}"
     rows = [
         ("id", letter.id),
         ("set aside", shown_time(letter.at)),

@@ -28,6 +28,8 @@ CatalogOptions: TypeAlias = Annotated[
     ),
 ]
 
+NO_PYSPARK = "tables need PySpark, though no Spark is started: pip install 'penstock[spark]'"
+
 _AGE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _SECONDS = {"": 1, "s": 1, "second": 1, "m": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400}
 _SECONDS |= {"w": 7 * 86400, "week": 7 * 86400}
@@ -38,7 +40,7 @@ def open_table_at(
 ) -> OpenedTable:
     """Open a table that is there, as it was typed."""
     if importlib.util.find_spec("pyspark") is None:
-        raise PenstockError("tables need PySpark, though no Spark is started: pip install 'penstock[spark]'")
+        raise PenstockError(NO_PYSPARK)
     from penstock.spark import open_existing
 
     properties = named_values(catalog, "a property of a catalog is NAME=VALUE, such as warehouse=/data/lake")

@@ -1,7 +1,7 @@
 """The contract of one block of work: receive, dead-letter, process, send, commit.
 
-What lives here: `WorkBatch`, the block driver, dead letters, self-regulation, and the transports that stand on
-the buffer and the queues.
+What lives here: `WorkBatch`, the block driver, dead letters with their routes and their replay, self-regulation, and
+the transports that stand on the buffer and the queues.
 
 May import: `buffer`, `queue`, `metalog`, and what lies below them.
 """
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from penstock.engine.dead_letters import DeadLetter, DlqPolicy, LetterId
     from penstock.engine.delivery import Delivery, wait_for_delivery
     from penstock.engine.kafka_import import ImportedPartition, KafkaImport, KafkaPlace
+    from penstock.engine.letters.kinds import LETTER_KINDS
+    from penstock.engine.letters.ledger import Ledger
+    from penstock.engine.letters.letter import Filter, StoredLetter, letters_in
+    from penstock.engine.letters.opening import open_letters
+    from penstock.engine.letters.places import LetterPlace, is_local, notes_beside
+    from penstock.engine.letters.replay import Replay, Replayed, Target
+    from penstock.engine.letters.to_buffer import to_buffer
+    from penstock.engine.letters.to_files import to_files
+    from penstock.engine.letters.to_queue import to_queue
     from penstock.engine.parsing.block_reader import ParsedColumns
     from penstock.engine.parsing.one_payload import field, parse_one
     from penstock.engine.parsing.parse_options import ParseMode, ParseOptions, TimestampUnit
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     )
     from penstock.engine.regulation.snapshot import Regulation, RegulationSnapshot
     from penstock.engine.runs import Health
+    from penstock.engine.shipper import Shipper
     from penstock.engine.shipping import ship
     from penstock.engine.sinks.routed import RoutedSink
     from penstock.engine.sinks.tiered import TieredSink
@@ -68,6 +78,15 @@ else:
             "block_loop": "CommitMode",
             "dead_letters": "DeadLetter DlqPolicy LetterId",
             "delivery": "Delivery wait_for_delivery",
+            "letters.kinds": "LETTER_KINDS",
+            "letters.ledger": "Ledger",
+            "letters.letter": "Filter StoredLetter letters_in",
+            "letters.opening": "open_letters",
+            "letters.places": "LetterPlace is_local notes_beside",
+            "letters.replay": "Replay Replayed Target",
+            "letters.to_buffer": "to_buffer",
+            "letters.to_files": "to_files",
+            "letters.to_queue": "to_queue",
             "parsing.block_reader": "ParsedColumns",
             "parsing.one_payload": "field parse_one",
             "kafka_import": "ImportedPartition KafkaImport KafkaPlace",
@@ -83,6 +102,7 @@ else:
             "regulation.pressure": "Hysteresis Pressure PressurePart PressureSource UnifiedPressure",
             "regulation.snapshot": "Regulation RegulationSnapshot",
             "runs": "Health",
+            "shipper": "Shipper",
             "shipping": "ship",
             "sinks.routed": "RoutedSink",
             "sinks.tiered": "TieredSink",
@@ -146,6 +166,7 @@ __all__ = [
     "SampledSchema",
     "SelfRegulation",
     "Sender",
+    "Shipper",
     "StdinReceiver",
     "TieredSink",
     "UnifiedPressure",
@@ -156,4 +177,7 @@ __all__ = [
     "parse_one",
     "sample_schema",
     "ship",
+    "to_buffer",
+    "to_files",
+    "to_queue",
 ]

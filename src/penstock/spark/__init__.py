@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from penstock.spark.source.options import size_in_bytes
     from penstock.spark.tables.contract import Position, Table, TableInfo
     from penstock.spark.tables.existing import KINDS, OpenedTable, open_existing
-    from penstock.spark.tables.letters.ledger import Ledger
-    from penstock.spark.tables.letters.letter import Filter, StoredLetter, letters_in
-    from penstock.spark.tables.letters.replay import Replay, Replayed, Target
+    from penstock.spark.tables.letters import Filter, Ledger, Replay, Replayed, StoredLetter, Target, letters_in
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -34,10 +32,8 @@ else:
             "source.data_source": "PenstockDataSource register",
             "source.options": "size_in_bytes",
             "tables.contract": "Position Table TableInfo",
-            "tables.letters.ledger": "Ledger",
-            "tables.letters.letter": "Filter StoredLetter letters_in",
-            "tables.letters.replay": "Replay Replayed Target",
             "tables.existing": "KINDS OpenedTable open_existing",
+            "tables.letters": "Filter Ledger Replay Replayed StoredLetter Target letters_in",
         },
     )
 

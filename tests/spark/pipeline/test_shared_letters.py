@@ -10,9 +10,9 @@ import pytest
 
 from penstock import open_store, peek
 from penstock.buffer import Groups
-from penstock.spark import Filter, Pipeline, Replay, Target
+from penstock.engine import Filter, Replay, StoredLetter, Target, letters_in
+from penstock.spark import Pipeline
 from penstock.spark.tables.existing import OpenedTable, open_existing
-from penstock.spark.tables.letters.letter import StoredLetter, letters_in
 from tests.spark.kills.kinds import ICEBERG, TABLES, catalog_of, name_of, to_letters
 from tests.support.pipeline_places import Places
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+import penstock.engine
 from penstock import Record, open_store, peek
 from penstock.buffer import Groups
+from penstock.engine import Filter, Ledger, Replay, StoredLetter, Target
+from penstock.engine.letters import replay
 from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore
 from tests.support.dying_store import Dying, Killed, Writes
 
 pytest.importorskip("pyspark")
 
+import penstock.spark
 from penstock.spark.tables.existing import OpenedTable, open_existing
-from penstock.spark.tables.letters import replay
-from penstock.spark.tables.letters.ledger import Ledger
-from penstock.spark.tables.letters.letter import Filter, StoredLetter
-from penstock.spark.tables.letters.replay import Replay, Target
 from penstock.spark.tables.parquet.objects import ObjectBlocks
 from penstock.spark.tables.parquet.table import ParquetTable, open_table
 from tests.support.plain_tables import put_letters
@@ -214,3 +214,8 @@ def test_a_replay_goes_on_when_the_table_is_compacted_under_it(tmp_path: Path, f
 
 def open_existing_or_new(url: str) -> ParquetTable:
     return ParquetTable(ObjectBlocks(open_store(url))) if url.startswith("memory:") else open_table(None, url)
+
+
+def test_the_names_of_letters_that_this_package_had_are_those_of_the_engine() -> None:
+    for name in ("Filter", "Ledger", "Replay", "Replayed", "StoredLetter", "Target", "letters_in"):
+        assert getattr(penstock.spark, name) is getattr(penstock.engine, name)

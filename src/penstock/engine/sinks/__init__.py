@@ -1,1 +1,1 @@
-"""Sinks of several sinks, and routes for dead letters that are ready to use."""
+"""Sinks of several sinks."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.engine import StoredLetter, is_local, letters_in, notes_beside
 from penstock.errors import InvalidInput
 from penstock.spark.tables.contract import Table
 from penstock.spark.tables.opening import TableKind, check_library, kind_at, open_any_table
@@ -34,6 +35,15 @@ class OpenedTable:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows that are committed, without Spark. Raises `NotFound` where the table is compacted meanwhile."""
         return self.table.rows()
+
+    def letters(self) -> Iterator[StoredLetter]:
+        """The dead letters of a table of them. Raises `InvalidInput` for another table, and `NotFound` as `rows`."""
+        return letters_in(self.rows())
+
+    @property
+    def buffer_id(self) -> str | None:
+        """None: it is no buffer."""
+        return None
 
     def notes(self) -> ObjectStore:
         """The store beside the table."""
@@ -63,7 +73,7 @@ def open_existing(
     if kind == "delta" or (kind is None and kind_at(url, options) is TableKind.DELTA):
         check_library(TableKind.DELTA, "a Delta table")
         delta = open_any_table(None, url, kind=TableKind.DELTA, options=options)
-        return OpenedTable("delta", delta, *_beside(url, options))
+        return OpenedTable("delta", delta, *notes_beside(url, options))
     table = open_table(None, url, options=options) if not url.startswith("memory:") else _in_memory(url)
     state = table.blocks.state()
     if state.compacted is None and not state.names:
@@ -71,7 +81,7 @@ def open_existing(
             f"there is no table at {table.url}: no block is committed there. Is it the right place, and is it of "
             "another kind?"
         )
-    return OpenedTable("parquet", table, *_beside(url, options))
+    return OpenedTable("parquet", table, *notes_beside(url, options))
 
 
 def _open_iceberg(name: str, catalog: Mapping[str, str] | None, options: Mapping[str, str]) -> OpenedTable:
@@ -87,11 +97,11 @@ def _open_iceberg(name: str, catalog: Mapping[str, str] | None, options: Mapping
     table = open_iceberg(name, catalog=catalog or None)
     location = table.location.replace("s3a://", "s3://", 1)
     known = table.store_options if location.startswith("s3://") else {}
-    return OpenedTable("iceberg", table, *_beside(location, known | dict(options)))
+    return OpenedTable("iceberg", table, *notes_beside(location, known | dict(options)))
 
 
 def _check_place(url: str) -> None:
-    if not _is_local(url) or os.path.isdir(local_path(url)):
+    if not is_local(url) or os.path.isdir(local_path(url)):
         return
     problem = f"there is no table at {redact(url)}: there is no such directory"
     if _NAME.fullmatch(url):
@@ -106,16 +116,3 @@ def _in_memory(url: str) -> ParquetTable:
     from penstock.spark.tables.parquet.objects import ObjectBlocks
 
     return ParquetTable(ObjectBlocks(open_store(url)))
-
-
-def _beside(url: str, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
-    """Where the notes about a table are. Not in its directory on a disk: a compaction exchanges that."""
-    if not _is_local(url):
-        return f"{url.rstrip('/')}/_replays", options
-    above, name = os.path.split(os.path.realpath(local_path(url)))
-    return os.path.join(above, f".{name}.replays"), {}
-
-
-def _is_local(url: str) -> bool:
-    scheme, separator, _ = url.partition("://")
-    return not separator or scheme == "file"

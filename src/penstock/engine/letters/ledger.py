@@ -1,4 +1,4 @@
-"""The ledger of replays, beside a table of dead letters: which letters went, or are going, into which buffer.
+"""The ledger of replays, beside a place of dead letters: which letters went, or are going, into which buffer.
 
 ```text
 ledger          the id of this ledger, by which buffers know it as a writer
@@ -64,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """The replays of one table's letters. Every change is one conditional put: two processes may use it at once."""
+    """The replays of one place's letters. Every change is one conditional put: two processes may use it at once."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from penstock.buffer import BlockAppender, BlockName, BufferQueue, ProducerConfig, join_to_size
 from penstock.core import get_logger
+from penstock.engine.letters.ledger import Ledger, Plan
+from penstock.engine.letters.letter import Filter, StoredLetter
+from penstock.engine.letters.places import LetterPlace
 from penstock.errors import InvalidInput, NotFound, StorageError
 from penstock.records import Record, records_to_arrow
-from penstock.spark.tables.existing import OpenedTable
-from penstock.spark.tables.letters.ledger import Ledger, Plan
-from penstock.spark.tables.letters.letter import Filter, StoredLetter, letters_in
 from penstock.storage import ObjectStore, url_of
 
 Fix = Callable[[StoredLetter], "bytes | Record | None"]
@@ -86,13 +86,17 @@ class Target:
 
 
 class Replay:
-    """One run of a replay."""
+    """One run of a replay. Raises `InvalidInput` for letters that are in the buffer that they would go into."""
 
-    def __init__(self, table: OpenedTable, to: Target, fix: Fix | None = None) -> None:
-        self._table = table
+    def __init__(self, place: LetterPlace, to: Target, fix: Fix | None = None) -> None:
+        if place.buffer_id == to.id:
+            raise InvalidInput(
+                f"these letters are in {to.url} itself: replay them into the buffer that their events are from"
+            )
+        self._place = place
         self._to = to
         self._fix = fix
-        self._ledger = Ledger(table.notes())
+        self._ledger = Ledger(place.notes())
         self._known: set[str] = set()
         self._next = 0
 
@@ -111,11 +115,11 @@ class Replay:
                     done.replayed += len(batch) if dry_run else self._replay(batch)
             except NotFound as error:
                 # What was replayed is known by now, and all the rest is counted again.
-                _log.info("reading the dead letters again, for their table was compacted: %s", error)
+                _log.info("reading the dead letters again, for some of them were moved or removed meanwhile: %s", error)
                 gone = error
                 continue
             return replace(found, replayed=done.replayed, finished=done.finished)
-        raise StorageError(f"the table of dead letters changed all the time while it was read: run again ({gone})")
+        raise StorageError(f"the dead letters were moved all the time while they were read: run again ({gone})")
 
     def _catch_up(self, done: Replayed, *, dry_run: bool) -> set[str]:
         """Learn what was replayed, and finish what a run that was killed had planned. Return what was done before."""
@@ -138,7 +142,7 @@ class Replay:
         batch: list[tuple[str, Record]] = []
         size = 0
         matches = which.matcher()
-        for letter in letters_in(self._table.rows()):
+        for letter in self._place.letters():
             if not matches(letter):
                 continue
             found.matching += 1

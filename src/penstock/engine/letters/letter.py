@@ -1,4 +1,4 @@
-"""A dead letter as its table has it, with an id that stays when the table is compacted."""
+"""A dead letter as it is stored, with an id that stays, and the rows of a table of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class StoredLetter:
     """A dead letter: what a fix function gets.
 
-    `sequence` and `index` are where its event was in the buffer, if that is known. `at` is when it was set aside.
+    `sequence` and `index` are where its event was, if that is known: in the buffer, or, where there is an `origin`, in
+    that run of an engine. `at` is when it was set aside.
     """
 
     payload: bytes | None = field(repr=False)
@@ -37,6 +38,7 @@ class StoredLetter:
     index: int | None = None
     at: datetime | None = None
     id: str = ""
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
