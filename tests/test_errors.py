@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 import pickle
@@ -9,8 +10,8 @@ import re
 
 import pytest
 
-from penstock import Consumer, errors
-from penstock.errors import Fenced, InvalidInput, OutOfOrderAck
+from penstock import Consumer, EventQueue, errors
+from penstock.errors import BackpressureTimeout, Fenced, InvalidInput, OutOfOrderAck
 from tests.support.repository import ROOT
 
 CLASSES = [found for _, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.PenstockError)]
@@ -90,6 +91,16 @@ def test_a_fence_has_both_epochs() -> None:
     with pytest.raises(Fenced) as raised:
         consumer.flush()
     assert (raised.value.epoch, raised.value.current_epoch) == (1, 2)
+
+
+def test_a_timeout_for_space_has_its_seconds() -> None:
+    queue = EventQueue[bytes](maxsize=1)
+    queue.push(b"1")
+    with pytest.raises(BackpressureTimeout) as raised:
+        queue.push(b"2", timeout=0.01)
+    with pytest.raises(BackpressureTimeout) as again:
+        asyncio.run(queue.push_async(b"2", timeout=0.02))
+    assert (raised.value.timeout, again.value.timeout) == (0.01, 0.02)
 
 
 def test_to_resume_on_a_buffer_that_never_had_an_entry_says_why_not_and_how_to_go_on() -> None:

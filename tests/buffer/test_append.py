@@ -48,6 +48,14 @@ def test_a_repeated_transaction_appends_nothing_and_returns_the_same_sequences(s
     assert Manifest.read(store).next_sequence == 2
 
 
+def test_what_is_no_list_of_objects_is_refused(store: ObjectStore) -> None:
+    one = written(store, b"a")
+    for wrong in (one, None, 7, [one.location]):
+        with pytest.raises(InvalidInput, match="NewObjects"):
+            append(store, wrong, writer="nightly", transaction=0)  # type: ignore[arg-type]
+    assert append(store, iter([one]), writer="nightly", transaction=0) == [0]  # type: ignore[arg-type]
+
+
 def test_a_transaction_before_the_last_is_refused(store: ObjectStore) -> None:
     append(store, [written(store, b"a")], writer="nightly", transaction=5)
     with pytest.raises(InvalidInput):

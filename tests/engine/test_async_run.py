@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 import uvloop
@@ -24,6 +24,7 @@ from tests.support.processes import PATIENCE
 from tests.support.waiting import Background
 
 Answer = TypeVar("Answer")
+Args = TypeVarTuple("Args")
 QUICK = EngineConfig(max_records=2, recv_timeout=0)
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -418,7 +419,7 @@ def test_a_run_that_is_cancelled_anywhere_loses_nothing_and_commits_nothing_that
             check()
             await engine.run_async(receiver, at(through), at(sink), until_idle=True)
             check()
-            assert (set(sink.values), transport.committed_sequence) == ({b"0", b"1", b"2", b"3"}, 3)
+            assert (sink.values, transport.committed_sequence) == ([b"0", b"1", b"2", b"3"], 3)
             if not was_cancelled:
                 return cancel_at
         raise AssertionError
@@ -438,9 +439,131 @@ def test_a_run_that_is_cancelled_at_its_own_suspensions_is_repeated_without_loss
     async def check(outcome: Outcome[Any]) -> None:
         assert not threads()
         await engine.run_async(transport, through, sink, until_idle=True)
-        assert (set(sink.values), transport.committed_sequence) == ({b"0", b"1", b"2", b"3"}, 3)
+        assert (sink.values, transport.committed_sequence) == ([b"0", b"1", b"2", b"3"], 3)
 
     assert on_a_loop(cancel_at_each_suspension(make, check), kind) >= 4
+
+
+async def cancelled_once(event: threading.Event, running: Coroutine[Any, Any, Any]) -> None:
+    """Run it, and cancel it when the event is set."""
+    task = asyncio.ensure_future(running)
+    assert await asyncio.to_thread(event.wait, PATIENCE)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, PATIENCE)
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+@pytest.mark.parametrize("is_async", [False, True], ids=["plain commit", "async commit"])
+def test_what_a_plain_sink_delivers_while_its_run_is_cancelled_is_committed(kind: str, is_async: bool) -> None:
+    transport, sink, begun, go = holding(4), Sink(), threading.Event(), threading.Event()
+
+    def slow(batch: WorkBatch) -> None:
+        begun.set()
+        assert go.wait(PATIENCE)
+        sink(batch)
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(0.1, go.set)
+        receiver = AsyncReceiver(transport) if is_async else transport
+        await cancelled_once(begun, BatchEngine(QUICK).run_async(receiver, through, slow))
+        assert (sink.values, transport.committed_sequence) == ([b"0", b"1"], 1)
+
+    on_a_loop(main(), kind)
+
+
+class SlowCommit(AsyncReceiver):
+    """A commit takes this long."""
+
+    def __init__(self, transport: MemoryTransport, seconds: float) -> None:
+        super().__init__(transport)
+        self.committing, self._seconds = threading.Event(), seconds
+
+    async def commit(self, tokens: Any) -> None:
+        self.committing.set()
+        await asyncio.sleep(self._seconds)
+        self.transport.commit(tokens)
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_commit_that_is_in_progress_ends_before_a_cancelled_run(kind: str) -> None:
+    async def main() -> None:
+        receiver, sink = SlowCommit(holding(4), 0.1), Sink()
+        await cancelled_once(receiver.committing, BatchEngine(QUICK).run_async(receiver, through, sink))
+        assert (sink.values, receiver.transport.committed_sequence) == ([b"0", b"1"], 1)
+
+    on_a_loop(main(), kind)
+
+
+class LaterIsSooner(asyncio.SelectorEventLoop):
+    """Waits 1 ms for each second."""
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Args], object],
+        *args: *Args,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return super().call_later(delay / 1000, callback, *args, context=context)
+
+
+def test_a_commit_that_does_not_end_is_cancelled_some_seconds_after_the_run() -> None:
+    async def main() -> None:
+        receiver = SlowCommit(holding(4), NEVER * 1000)
+        await cancelled_once(receiver.committing, BatchEngine(QUICK).run_async(receiver, through, Sink()))
+        assert receiver.transport.committed_sequence is None
+
+    with asyncio.Runner(loop_factory=LaterIsSooner) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("way", ["run", *LOOPS])
+def test_a_future_of_a_loop_that_does_not_run_is_refused_and_one_that_is_done_is_not(way: str) -> None:
+    idle = asyncio.new_event_loop()
+    try:
+        done = idle.create_future()
+        done.set_result(None)
+        source = holding(1)
+        run(BatchEngine(QUICK), way, source, through, lambda batch: done, until_idle=True)
+        assert source.committed_sequence == 0
+        with pytest.raises(SinkFailed, match="it returned a Future, which nothing awaits"):
+            run(BatchEngine(QUICK), way, holding(1), through, lambda batch: idle.create_future(), until_idle=True)
+    finally:
+        idle.close()
+
+
+async def an_async_generator(*_: object) -> Any:
+    yield 1
+
+
+def a_generator(*_: object) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize("way", ["run", *LOOPS])
+def test_an_async_generator_is_refused_wherever_a_function_is_expected(way: str) -> None:
+    def all_dead(batch: WorkBatch) -> WorkBatch:
+        return WorkBatch((), dead_letters=[DeadLetter(b"x", "dead")])
+
+    engine, words = BatchEngine(QUICK, dlq=DlqPolicy.route(an_async_generator)), "must not have a `yield`"
+    with pytest.raises(ProcessFailed, match="must return a WorkBatch, not async_generator"):
+        run(engine, way, holding(1), an_async_generator, Sink(), until_idle=True)
+    with pytest.raises(SinkFailed, match=words):
+        run(engine, way, holding(1), through, an_async_generator, until_idle=True)
+    with pytest.raises(DeadLetterRouteFailed, match=words):
+        run(engine, way, holding(1), all_dead, Sink(), until_idle=True)
+
+
+@pytest.mark.parametrize("way", ["run", *LOOPS])
+@pytest.mark.parametrize("generates", [a_generator, an_async_generator])
+def test_a_ticker_that_is_a_generator_is_an_error_in_the_log(
+    way: str, generates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = itertools.count(0.0, 10.0)
+    engine = BatchEngine(QUICK, clock=lambda: next(clock))
+    run(engine, way, holding(1), through, Sink(), ticker=(1.0, generates), until_idle=True)
+    assert "which has done nothing yet" in caplog.text
 
 
 # Several runs
@@ -473,6 +596,36 @@ def test_an_engine_drives_several_receivers_at_once() -> None:
         one.result()
     assert [len(sink.values) for sink in sinks] == [100] * count
     assert (engine.stats.received, engine.stats.processed) == (100 * count, 100 * count)
+
+
+def test_a_run_that_fails_does_not_hurt_the_others() -> None:
+    """The others are at work when it fails, and after that."""
+    count, failing = 4, 2
+    together, has_failed = threading.Barrier(count), threading.Event()
+    engine, sinks = BatchEngine(EngineConfig(max_records=10, recv_timeout=0)), [Sink() for _ in range(count)]
+    sources = [holding(100) for _ in range(count)]
+
+    def run(number: int) -> None:
+        def process(batch: WorkBatch) -> WorkBatch:
+            if batch.commit_tokens[0] == 50:
+                together.wait(PATIENCE)
+                if number == failing:
+                    raise Fault("planned")
+                assert has_failed.wait(PATIENCE)
+            return batch
+
+        try:
+            engine.run(sources[number], process, sinks[number], until_idle=True)
+        except ProcessFailed:
+            has_failed.set()
+
+    for one in [Background(lambda number=number: run(number)) for number in range(count)]:  # type: ignore[misc]
+        one.result()
+    assert [source.committed_sequence for source in sources] == [49 if n == failing else 99 for n in range(count)]
+    assert [len(sink.values) for sink in sinks] == [50 if n == failing else 100 for n in range(count)]
+    stats = engine.stats
+    assert (stats.received, stats.processed, stats.errors) == (100 * count - 40, 100 * count - 50, 1)
+    assert not engine.healthy
 
 
 def test_an_engine_drives_several_async_runs_at_once() -> None:

@@ -34,6 +34,7 @@ def test_an_error_that_ends_a_run_is_logged_with_its_place(caplog: pytest.LogCap
     with pytest.raises(SinkFailed):
         BatchEngine(QUICK).run(holding(1), through, Sink(faults=Faults(("sink", 0))), until_idle=True)
     (warning,) = messages(caplog, logging.WARNING)
+    assert warning.startswith("a run failed, from MemoryTransport(1 not committed), and nothing of its last block")
     assert "SinkFailed: the sink, given WorkBatch(" in warning
     assert "planned at sink 0" in warning
 
@@ -99,7 +100,7 @@ def test_without_regulation_a_snapshot_has_no_budget() -> None:
 
 
 def test_an_engine_that_has_not_run_is_healthy() -> None:
-    assert BatchEngine().healthy == Health(True, "no run on its way")
+    assert BatchEngine().healthy == Health(True, "no run on the way")
 
 
 def test_an_engine_whose_run_failed_is_not_healthy_until_the_next_begins() -> None:
@@ -109,7 +110,7 @@ def test_an_engine_whose_run_failed_is_not_healthy_until_the_next_begins() -> No
     assert not engine.healthy
     assert engine.healthy.reason.startswith("the last run ended with SinkFailed: the sink, given")
     engine.run(source, through, lambda batch: seen.append(engine.healthy), until_idle=True)
-    assert seen == [Health(True, "1 runs on their way")]
+    assert seen == [Health(True, "1 run on the way")]
     assert engine.healthy
 
 
@@ -122,6 +123,19 @@ def test_an_engine_whose_receiver_is_not_healthy_is_not_healthy() -> None:
     engine.run(receiver, through, Sink(), until_idle=True)
     assert [one.ok for one in seen] == [False]
     assert "is not healthy" in seen[0].reason
+
+
+def test_an_engine_whose_receiver_cannot_say_is_not_healthy() -> None:
+    class Broken(Scripted):
+        @property
+        def healthy(self) -> bool:
+            raise OSError("no answer")
+
+    engine, seen = BatchEngine(QUICK), list[Health]()
+    receiver = Broken(WorkBatch((), (1,)), when_done=lambda: seen.append(engine.healthy))
+    engine.run(receiver, through, Sink(), until_idle=True)
+    assert [one.ok for one in seen] == [False]
+    assert "cannot say whether it is healthy: OSError: no answer" in seen[0].reason
 
 
 def test_a_hold_of_more_than_30_seconds_is_not_healthy() -> None:

@@ -13,8 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Record
-from penstock.engine import BatchEngine, DeadLetter, DlqPolicy, EngineConfig, LetterId, MemoryTransport, WorkBatch
-from penstock.errors import InvalidInput
+from penstock.engine import (
+    BatchEngine,
+    DeadLetter,
+    DlqPolicy,
+    EngineConfig,
+    Keep,
+    LetterId,
+    MemoryTransport,
+    ParsedBatch,
+    WorkBatch,
+)
+from penstock.errors import InvalidInput, ProcessFailed
 from tests.engine.doubles import Route, Scripted, Sink
 from tests.support.memory_readings import reading
 
@@ -120,6 +130,87 @@ def test_a_letter_of_an_earlier_block_is_not_routed_again() -> None:
     engine = BatchEngine(EngineConfig(recv_timeout=0), dlq=DlqPolicy.route(route))
     engine.run(Scripted(*blocks), process, Sink(), until_idle=True, parse=True)
     assert route.payloads == [b"{", b"{{", b"{{{"]
+
+
+def test_letters_of_a_parser_that_process_calls_itself_are_routed() -> None:
+    def process(batch: WorkBatch) -> WorkBatch:
+        parsed = ParsedBatch.parse(batch)
+        return WorkBatch(parsed.records, dead_letters=[copy.copy(letter) for letter in parsed.dead_letters * 2])
+
+    assert routed_by(process, GOOD, BROKEN, b"[", parse=False)[0].payloads == [BROKEN, b"["]
+
+
+def test_letters_at_the_same_place_of_several_parsers_are_letters_each() -> None:
+    def process(batch: WorkBatch) -> WorkBatch:
+        parsers = [ParsedBatch.parse(WorkBatch([record])) for record in batch.records]
+        return WorkBatch([], dead_letters=[letter for parsed in parsers for letter in parsed.dead_letters])
+
+    assert routed_by(process, BROKEN, b"[", parse=False)[0].payloads == [BROKEN, b"["]
+
+
+def test_a_letter_of_a_parser_that_process_calls_itself_can_be_dropped() -> None:
+    def process(batch: WorkBatch) -> WorkBatch:
+        parsed = ParsedBatch.parse(batch)
+        first, second = parsed.dead_letters
+        assert parsed.drop_letter(first)
+        assert batch.drop_letter(second)
+        return WorkBatch(parsed.records, dead_letters=[first, second])
+
+    route, engine = routed_by(process, GOOD, BROKEN, b"[", parse=False)
+    assert (route.letters, engine.stats.dropped_letters) == ([], 2)
+
+
+def test_a_letter_of_a_filter_that_parses_is_not_taken_for_one_of_the_parser() -> None:
+    def no_cats(record: Record) -> type[Keep] | DeadLetter:
+        return DeadLetter.of(record, "a cat", stage="parse") if record.value == b"cat" else Keep
+
+    source, route = MemoryTransport(filters=[no_cats]), Route()
+    source.send(map(Record, [BROKEN, b"cat", GOOD]))
+    engine = BatchEngine(EngineConfig(recv_timeout=0), dlq=DlqPolicy.route(route))
+    engine.run(source, lambda batch: WorkBatch(batch.records), Sink(), until_idle=True, parse=True)
+    assert route.payloads == [b"cat", BROKEN]
+
+
+def test_a_letter_of_an_earlier_block_cannot_be_dropped_any_more() -> None:
+    kept, dropped = list[DeadLetter](), list[bool]()
+
+    def process(parsed: Any) -> WorkBatch:
+        dropped.extend(parsed.drop_letter(letter) for letter in kept)
+        kept.extend(parsed.dead_letters)
+        return WorkBatch(parsed.records)
+
+    blocks = [WorkBatch([Record(GOOD), Record(BROKEN)], (number,)) for number in range(2)]
+    engine = BatchEngine(EngineConfig(recv_timeout=0), dlq=DlqPolicy.discard())
+    stats = engine.run(Scripted(*blocks), process, Sink(), until_idle=True, parse=True)
+    assert (dropped, stats.dead_lettered, stats.dropped_letters) == ([False], 2, 0)
+
+
+def test_what_was_dropped_in_a_block_that_failed_comes_again() -> None:
+    calls = list[int]()
+
+    def process(parsed: Any) -> WorkBatch:
+        calls.append(1)
+        if len(calls) == 1:
+            parsed.drop_letter(parsed.dead_letters[0])
+            raise ValueError("not now")
+        return WorkBatch(parsed.records)
+
+    source, route = MemoryTransport(), Route()
+    source.send(map(Record, [GOOD, BROKEN]))
+    engine = BatchEngine(EngineConfig(recv_timeout=0), dlq=DlqPolicy.route(route))
+    with pytest.raises(ProcessFailed):
+        engine.run(source, process, Sink(), until_idle=True, parse=True)
+    engine.run(source, process, Sink(), until_idle=True, parse=True)
+    assert (route.payloads, engine.stats.dropped_letters) == ([BROKEN], 0)
+
+
+def test_a_batch_that_is_not_the_one_of_process_drops_nothing() -> None:
+    def process(parsed: Any) -> WorkBatch:
+        with pytest.raises(InvalidInput, match="call drop_letter of the one that process was given"):
+            WorkBatch(parsed.records).drop_letter(parsed.dead_letters[0])
+        return WorkBatch(parsed.records)
+
+    assert routed_by(process, GOOD, BROKEN)[0].payloads == [BROKEN]
 
 
 def test_letters_made_of_one_pattern_are_letters_each() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -154,6 +155,66 @@ def test_coroutines_and_plain_sinks_are_awaited_together() -> None:
     with pytest.raises(RouteFailed) as raised:
         asyncio.run(RoutedSink({"click": down_later, "view": views}, by="field:type")(batch_of(CLICK, VIEW)))
     assert raised.value.routes == ("click",)
+
+
+@pytest.mark.parametrize("default", [None, "x"])
+def test_a_function_for_the_route_that_is_async_is_refused_and_not_sent_to_the_default(default: str | None) -> None:
+    async def by(record: Record) -> str:
+        return "x"
+
+    kept = Kept()
+    with pytest.raises(InvalidInput, match="by must be a plain function, and it returned a coroutine"):
+        RoutedSink({"x": kept}, by=by, default=default)(batch_of(CLICK))  # type: ignore[arg-type]
+    assert kept.batches == []
+
+
+@pytest.mark.parametrize("sink_of", [lambda writes: RoutedSink({"x": writes}, by=lambda _: "x"), TieredSink])
+def test_a_list_of_awaitables_is_awaited_as_that_of_any_sink(sink_of: Any) -> None:
+    done, fallen = list[bytes](), list[WorkBatch]()
+
+    async def put(record: Record) -> None:
+        await asyncio.sleep(0)
+        if record.value == b"bad":
+            raise OSError("no room")
+        done.append(record.value)
+
+    def writes(batch: WorkBatch) -> list[Any]:
+        return [*map(put, batch.records), None]
+
+    sink = TieredSink(writes, fallen.append) if sink_of is TieredSink else sink_of(writes)
+    source = MemoryTransport()
+    source.send(map(Record, [b"1", b"2"]))
+    BatchEngine().run(source, lambda batch: batch, sink, until_idle=True)
+    assert (sorted(done), source.committed_sequence, fallen) == ([b"1", b"2"], 1, [])
+    source.send(map(Record, [b"3", b"bad"]))
+    if sink_of is TieredSink:
+        BatchEngine().run(source, lambda batch: batch, sink, until_idle=True)
+        assert [len(batch) for batch in fallen] == [2]
+        return
+    with pytest.raises(SinkFailed, match="the route 'x' failed: OSError: no room"):
+        BatchEngine().run(source, lambda batch: batch, sink, until_idle=True)
+    assert source.committed_sequence == 1
+
+
+def test_awaitables_of_a_list_are_cancelled_with_the_sink() -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def put() -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        sending = asyncio.ensure_future(RoutedSink({"x": lambda _: [put()]}, by=lambda _: "x")(batch_of(CLICK)))
+        await begun.wait()
+        before = asyncio.all_tasks() - {sending}
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        put_tasks = before - {asyncio.current_task()}
+        await asyncio.wait(put_tasks, timeout=30)
+        assert all(task.cancelled() for task in put_tasks)
+
+    asyncio.run(main())
 
 
 def test_close_closes_each_sink_that_can_be_closed() -> None:

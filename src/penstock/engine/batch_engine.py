@@ -188,8 +188,9 @@ class BatchEngine:
         """Run as `run` does, in a thread, while the event loop goes on. Coroutines run on the caller's loop.
 
         Plain functions are called in the thread, and may block. Cancelled, it cancels the coroutine in progress, ends a
-        pending receive, and waits for a plain function that is running; the block is not committed (unless its commit
-        had begun) and comes again. `CancelledError` is raised after the thread has ended.
+        pending receive, and waits for a plain function that is running; the block is not committed, and comes again.
+        A block that the sink has delivered is committed first (an async commit has 5 seconds for that), so that it is
+        not delivered twice. `CancelledError` is raised after the thread has ended.
         """
         options = Options(as_word("commit", CommitMode, commit), ticker, parse, sub_block_bytes, until_idle=until_idle)
         ends, calls = Shutdown(shutdown), Calls(asyncio.get_running_loop())

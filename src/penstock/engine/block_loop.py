@@ -84,7 +84,7 @@ class BlockLoop:
     """By the clock, when the block in progress was received."""
 
     def run(self, shutdown: Shutdown, *, until_idle: bool) -> None:
-        """Move blocks until `shutdown` is set, or, with `until_idle`, until the receiver is empty."""
+        """Move blocks until `shutdown` is set, the input ends, or, with `until_idle`, until the receiver is empty."""
         inbound = Inbound(self.governor, self.clock, self.receiver)
         self.receiver.use_guard(self.guard)
         try:
@@ -122,7 +122,9 @@ class BlockLoop:
             if not count and not block.commit_tokens:
                 inbound.note_idle()
                 # A receive that the ticker has cut short does not show that the source is empty.
-                if until_idle and max(timeout, received - busy_until) >= self.recv_timeout:
+                is_idle = until_idle and max(timeout, received - busy_until) >= self.recv_timeout
+                ended = self.receiver.exhausted  # None: it does not know
+                if ended or (is_idle and ended is None):
                     return
                 continue
             metrics.recv_block_bytes.set(size)
@@ -172,7 +174,11 @@ class BlockLoop:
         parsed: ParsedBatch | None = None
         if self.parse_format is not None and not piece.is_empty:
             parsed = ParsedBatch.parse(
-                piece, self.parse_format, self.parse_error_action, payload_schemas=self.payload_schemas
+                piece,
+                self.parse_format,
+                self.parse_error_action,
+                payload_schemas=self.payload_schemas,
+                place=piece.place,
             )
         given = piece if parsed is None else parsed
         dropped_before = len(piece.place.dropped)
@@ -226,15 +232,20 @@ class BlockLoop:
     def _at(
         self, place: type[EngineError], what: str, given: object, call: Callable[..., Answer], *args: object
     ) -> Answer:
-        """Call something; if it fails, raise the error of this place, in which `what` is put together with `given`."""
-        self.calls.check()
+        """Call something; if it fails, raise the error of this place, in which `what` is put together with `given`.
+
+        A run that is cancelled begins nothing more, but for the commit of what has been delivered: else that would be
+        delivered twice.
+        """
+        if place is not CommitFailed:
+            self.calls.check()
         try:
             answer = call(*args)
         except Exception as error:
             self.calls.check()  # what fails in a run that is cancelled fails because of that
             failed = f"{what.format(given)} failed, and nothing of the block was committed: {_described(error)}"
             raise place(failed) from error
-        if place is not CommitFailed:  # a commit that is done is done
+        if place in (ReceiveFailed, ProcessFailed):
             self.calls.check()
         return answer
 
@@ -246,7 +257,7 @@ class BlockLoop:
 
     def _commit(self, tokens: tuple[Any, ...]) -> None:
         commit: Callable[[tuple[Any, ...]], object] = self.receiver.commit  # of an async one, a coroutine
-        self.calls.settle(commit(tokens))
+        self.calls.settle(commit(tokens), finishes=True)
 
     def _deliver(self, fn: Callable[[Any], object], given: object) -> None:
         returned = fn(given)

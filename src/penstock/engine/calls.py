@@ -16,6 +16,7 @@ from penstock.core import Latch
 from penstock.errors import EngineError
 
 _LOOK_EVERY_SECONDS = 0.02  # at a shutdown, which tells nothing by itself
+_MAX_SECONDS_TO_FINISH = 5.0  # of a commit, after a cancellation
 
 Looks = Callable[[], bool]
 
@@ -39,7 +40,7 @@ class Calls:
         self._loop = loop
         self._context: Context = copy_context()
         self._own_thread: threading.Thread | None = None
-        self._tasks = set[asyncio.Future[Any]]()  # used in the loop's thread alone
+        self._calls = set[_Call]()
         self._latch: Latch | None = None
         self.is_cancelled = False
 
@@ -48,15 +49,15 @@ class Calls:
         if self.is_cancelled:
             raise RunCancelled
 
-    def settle(self, returned: Any, should_stop: Looks | None = None) -> Any:
+    def settle(self, returned: Any, should_stop: Looks | None = None, *, finishes: bool = False) -> Any:
         """What was returned, or, of an awaitable, its result. Raises what that raises.
 
         With `should_stop` the wait ends when that says so: the coroutine is cancelled, and `Stopped` raised unless it
-        ends with a result all the same.
+        ends with a result all the same. One that `finishes` gets some seconds to do so after `cancel`.
         """
         if not can_be_awaited(returned):
             return returned
-        call = self._start_call(returned)
+        call = self._start_call(returned, finishes=finishes)
         try:
             if should_stop is not None:
                 self.wait(call.future, should_stop)
@@ -81,10 +82,10 @@ class Calls:
             latch.wait(_LOOK_EVERY_SECONDS)
 
     def cancel(self) -> None:
-        """Cancel what runs, and all that follows. Called in the loop's thread."""
+        """Cancel what runs, and all that follows."""
         self.is_cancelled = True
-        for task in tuple(self._tasks):
-            task.cancel()
+        for call in tuple(self._calls):
+            call.stop()
         if self._latch is not None:
             self._latch.open()
 
@@ -95,7 +96,7 @@ class Calls:
             self._own_thread.join()
 
     def _loop_for(self, awaitable: Awaitable[Any]) -> asyncio.AbstractEventLoop:
-        if isinstance(awaitable, asyncio.Future):
+        if isinstance(awaitable, asyncio.Future) and not awaitable.done():
             return awaitable.get_loop()
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
@@ -105,8 +106,8 @@ class Calls:
             self._own_thread.start()
         return self._loop
 
-    def _start_call(self, awaitable: Awaitable[Any]) -> _Call:
-        call = _Call(self._loop_for(awaitable))
+    def _start_call(self, awaitable: Awaitable[Any], *, finishes: bool = False) -> _Call:
+        call = _Call(self._loop_for(awaitable), finishes=finishes)
         coroutine = awaitable if inspect.iscoroutine(awaitable) else _awaiting(awaitable)
         try:
             call.loop.call_soon_threadsafe(self._create_task, call, coroutine, context=self._context)
@@ -117,13 +118,14 @@ class Calls:
 
     def _create_task(self, call: _Call, coroutine: Coroutine[Any, Any, Any]) -> None:
         task = call.task = call.loop.create_task(coroutine, context=self._context)
+        self._calls.add(call)
         if self.is_cancelled or call.is_stopped:
-            task.cancel()
-        self._tasks.add(task)
+            call.cancel_task()
         task.add_done_callback(partial(self._end, call))
 
     def _end(self, call: _Call, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._calls.discard(call)
+        call.end()
         if not task.cancelled():
             error = task.exception()
         elif self.is_cancelled or call.is_stopped:
@@ -137,32 +139,48 @@ class Calls:
 
 
 class _Call:
-    """A coroutine on its way."""
+    """A coroutine on its way. One that `finishes` is not cancelled at once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, finishes: bool) -> None:
         self.loop = loop
         self.future = Future[Any]()
         self.task: asyncio.Task[Any] | None = None
         self.is_stopped = False
+        self._finishes = finishes
+        self._timer: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
         """Cancel it, from any thread."""
         self.is_stopped = True
-        self.loop.call_soon_threadsafe(self._cancel_task)
+        self.loop.call_soon_threadsafe(self.cancel_task)
 
-    def _cancel_task(self) -> None:
-        if self.task is not None:
+    def cancel_task(self) -> None:
+        """Cancel it, or begin to count its time. Called in the loop's thread."""
+        if self.task is None:
+            return
+        if not self._finishes:
             self.task.cancel()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_MAX_SECONDS_TO_FINISH, self.task.cancel)
+
+    def end(self) -> None:
+        """Note that it has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 def can_be_awaited(returned: object) -> TypeGuard[Awaitable[Any]]:
     """Whether it can be awaited from this thread. A `WriteHandle` is waited for without a loop.
 
-    A future of the loop that runs in this very thread cannot: the loop does not go on while this thread waits.
+    A future that is not done cannot where its loop does not go on meanwhile: it does not run, or it runs in this very
+    thread.
     """
     if returned is None or isinstance(returned, WriteHandle) or not inspect.isawaitable(returned):
         return False
-    return not isinstance(returned, asyncio.Future) or returned.get_loop() is not asyncio._get_running_loop()
+    if not isinstance(returned, asyncio.Future) or returned.done():
+        return True
+    loop = returned.get_loop()
+    return loop.is_running() and loop is not asyncio._get_running_loop()
 
 
 async def _awaiting(awaitable: Awaitable[Any]) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from penstock.engine.delivery import Delivery
@@ -23,7 +24,10 @@ class LetterId:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a batch is in a run: the block, and the index of its first record in that. Pieces share `dropped`."""
+    """Where a batch is in a run: the block, and the index of its first record in that. Pieces share `dropped`.
+
+    That of a batch that is no block of a run has no origin.
+    """
 
     origin: str = ""
     sequence: int = 0
@@ -37,11 +41,22 @@ class Place:
 
     def behind(self, count: int) -> Place:
         """The place of what lies so many records behind."""
-        return Place(self.origin, self.sequence, self.first + count, self.routed, self.dropped)
+        return replace(self, first=self.first + count)
 
-    def drop(self, identity: LetterId) -> bool:
-        """Note that a letter is not to be routed; False if it was."""
-        if identity in self.routed:
+    def of_own_parser(self) -> Place:
+        """That of letters which the user's own parser finds in the batch: other ones than those of the engine's."""
+        return replace(self, origin=uuid.uuid4().hex)
+
+    def drop(self, letter: object) -> bool:
+        """Note that a letter is not to be routed; False if it was, with this block or with an earlier one."""
+        identity: object = getattr(letter, "identity", None)
+        if not isinstance(identity, LetterId):
+            what = "letter that is new" if type(letter) is DeadLetter else type(letter).__name__
+            raise InvalidInput(f"drop_letter takes a dead letter of the block, not a {what}: leave it out instead")
+        if not self.origin:
+            raise InvalidInput("this batch is no block of a run: call drop_letter of the one that process was given")
+        is_of_another_block = identity.origin == self.origin and identity.sequence != self.sequence
+        if is_of_another_block or identity in self.routed:
             return False
         self.dropped.add(identity)
         return True

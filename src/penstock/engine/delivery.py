@@ -77,7 +77,9 @@ def _check_kinds(writes: list[Any], *, is_list: bool) -> None:
 
 
 def _hint(wrong: object) -> str:
-    if inspect.isawaitable(wrong) or inspect.isasyncgen(wrong):
+    if inspect.isasyncgen(wrong):
+        return ", which nothing awaits or iterates over: an async function must not have a `yield`"
+    if inspect.isawaitable(wrong):
         return ", which nothing awaits: use asyncio.run, or return the future of asyncio.run_coroutine_threadsafe"
     if isinstance(wrong, Iterator):
         return ", which does its work when it is iterated over: make a list of it"
@@ -107,7 +109,7 @@ def _error_of_result(result: object) -> BaseException | None:
     Except a result that is itself work: a function that returns `map` or a coroutine has done nothing in its thread.
     """
     parts: list[Any] = list(result) if isinstance(result, list | tuple) else [result]
-    undone = [one for one in parts if _is_work_not_begun(one)]
+    undone = [one for one in parts if is_work_not_begun(one)]
     if undone:
         for one in undone:
             close_if_coroutine(one)
@@ -116,7 +118,7 @@ def _error_of_result(result: object) -> BaseException | None:
     return next((error for error in errors if error is not None), None)
 
 
-def _is_work_not_begun(result: object) -> bool:
+def is_work_not_begun(result: object) -> bool:
     """Whether its work begins when it is awaited or iterated over. A database's cursor, an iterator too, has begun."""
     if isinstance(result, WriteHandle):
         return False

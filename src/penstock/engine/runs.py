@@ -12,6 +12,7 @@ from penstock.engine.block_loop import BlockLoop
 from penstock.engine.regulation.snapshot import Regulation
 from penstock.engine.shutdown import Shutdown
 from penstock.engine.stats import Tally
+from penstock.engine.transports.contract import Receiver
 
 _MAX_HOLD_SECONDS = 30.0
 _MAX_BLOCK_SECONDS = 300.0
@@ -69,7 +70,10 @@ class Runs:
             with self._lock:
                 self._failure = f"the last run ended with {type(error).__name__}: {error}"
             _log.warning(
-                "a run failed, and nothing of its last block is committed: %s: %s", type(error).__name__, error
+                "a run failed, from %r, and nothing of its last block is committed: %s: %s",
+                loop.receiver,
+                type(error).__name__,
+                error,
             )
             raise
         finally:
@@ -95,10 +99,17 @@ class Runs:
             return Health(False, failure)
         now = self._clock()
         for loop in loops:
-            if not loop.receiver.healthy:
-                return Health(False, f"the receiver {loop.receiver!r} is not healthy")
+            if (why := _why_ill(loop.receiver)) is not None:
+                return Health(False, why)
             if (since := loop.block_since) is not None and now - since > _MAX_BLOCK_SECONDS:
                 return Health(False, f"a block from {loop.receiver!r} is in progress for {now - since:.0f} s")
         if (held := self._regulation.held_seconds) > _MAX_HOLD_SECONDS:
             return Health(False, f"receiving is held for {held:.0f} s: memory is short")
-        return Health(True, f"{len(loops)} runs on their way" if loops else "no run on its way")
+        return Health(True, f"{len(loops) or 'no'} {'runs' if len(loops) > 1 else 'run'} on the way")
+
+
+def _why_ill(receiver: Receiver) -> str | None:
+    try:
+        return None if receiver.healthy else f"the receiver {receiver!r} is not healthy"
+    except Exception as error:  # noqa: BLE001  a health check answers
+        return f"the receiver {receiver!r} cannot say whether it is healthy: {type(error).__name__}: {error}"

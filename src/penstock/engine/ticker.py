@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
+import asyncio
 import math
 from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.core import check_seconds, get_logger
+from penstock.engine.delivery import close_if_coroutine, is_work_not_begun
 from penstock.errors import InvalidInput
 
 Ticks: TypeAlias = tuple[float, Callable[[], object]]
@@ -50,6 +51,9 @@ def _checked(ticks: object) -> Ticks:
 
 
 def _check_called(returned: object) -> None:
-    if inspect.iscoroutine(returned):
-        returned.close()
-        raise InvalidInput("it returned a coroutine, which nothing awaits; it must be a plain function")
+    if is_work_not_begun(returned) and not isinstance(returned, asyncio.Future):
+        close_if_coroutine(returned)
+        what = type(returned).__name__
+        raise InvalidInput(
+            f"it returned a {what}, which has done nothing yet, and which nothing awaits or iterates over"
+        )

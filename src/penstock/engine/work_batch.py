@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.engine.dead_letters import DeadLetter, LetterId, Place
+from penstock.engine.dead_letters import DeadLetter, Place
 from penstock.errors import CorruptData, InvalidInput
 from penstock.records import (
     Record,
@@ -151,7 +151,8 @@ class WorkBatch:
         block._place = place
         if self.dead_letters:
             block.dead_letters = tuple(
-                replace(letter, identity=place.identity(index, letter.stage))
+                # Whatever stage a filter has put on it: it must not be taken for one of the parser's.
+                replace(letter, identity=place.identity(index, "recv"))
                 for index, letter in enumerate(self.dead_letters)
             )
         return block
@@ -164,14 +165,11 @@ class WorkBatch:
     def drop_letter(self, letter: DeadLetter) -> bool:
         """Drop a dead letter of this block on purpose: it is counted, and not routed. For `process`.
 
-        False: it is routed already, as those that came with the block are before `process` is called. Raises
-        `InvalidInput` for what is no letter of a block, such as one that `process` created: do not return that one.
+        False: it is routed already, as those that came with the block are before `process` is called, and those of
+        earlier blocks. Raises `InvalidInput` for what is no letter of a block, such as one that `process` created (do
+        not return that one), and on a batch that is not the one that `process` was given.
         """
-        identity: object = getattr(letter, "identity", None)
-        if not isinstance(identity, LetterId):
-            what = "letter that is new" if type(letter) is DeadLetter else type(letter).__name__
-            raise InvalidInput(f"drop_letter takes a dead letter of the block, not a {what}: leave it out instead")
-        return self._place.drop(identity)
+        return self._place.drop(letter)
 
     def rows_within(self, start: int, most: int) -> int:
         """How many records from `start` on have at most so many bytes of payload together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,7 +15,7 @@ import fastavro
 import msgspec
 import pyarrow as pa
 import pytest
-from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2
+from google.protobuf import struct_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ from penstock.engine import (
 )
 from penstock.errors import InvalidInput, ParseFailed
 from penstock.records import records_to_arrow
+from tests.support.protobuf_messages import message_class
 
 AVRO: dict[str, Any] = {
     "type": "record",
@@ -200,35 +202,20 @@ def test_hostile_avro_is_a_parse_error(kind: Any, payload: bytes, reason: str) -
         parse_one(payload, "avro", payload_schemas=PayloadSchemas(record_of("R", kind)))
 
 
+def test_an_avro_datum_of_nulls_alone_has_no_bytes_and_is_a_row() -> None:
+    schemas = PayloadSchemas(record_of("R", "null"))
+    assert parsed([b"", b"\x00"], "avro", payload_schemas=schemas).parsed == [{"v": None}]
+    assert reasons(parsed([b""], "avro", payload_schemas=PayloadSchemas(record_of("R", "int")))) == [
+        "parse error: the value is empty"
+    ]
+
+
 def test_avro_that_is_inside_itself_is_read_down_to_the_depth_limit() -> None:
     schema = record_of("R", ["null", "R"])
     deep = parse_one(b"\x02" * 63 + b"\x00", "avro", payload_schemas=PayloadSchemas(schema))
     assert json.dumps(deep).count("{") == 64
     with pytest.raises(ParseFailed, match="deeper than 64"):
         parse_one(b"\x02" * 64 + b"\x00", "avro", payload_schemas=PayloadSchemas(schema))
-
-
-def message_class() -> tuple[bytes, str]:
-    """A descriptor set with a message of many kinds of fields, as protoc writes it."""
-    file = descriptor_pb2.FileDescriptorProto(name="e.proto", package="t", syntax="proto3")
-    file.dependency.append("google/protobuf/timestamp.proto")
-    message = file.message_type.add(name="Event")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for number, (name, kind, repeated, type_name) in enumerate(
-        [
-            ("id", kinds.TYPE_INT64, False, ""),
-            ("names", kinds.TYPE_STRING, True, ""),
-            ("raw", kinds.TYPE_BYTES, False, ""),
-            ("at", kinds.TYPE_MESSAGE, False, ".google.protobuf.Timestamp"),
-            ("next", kinds.TYPE_MESSAGE, False, ".t.Event"),
-        ],
-        1,
-    ):
-        label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-        message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name or None)
-    timestamps = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(timestamps)
-    return descriptor_pb2.FileDescriptorSet(file=[timestamps, file]).SerializeToString(), "t.Event"
 
 
 def test_protobuf_messages_are_rows_with_numbers_binary_and_times() -> None:
@@ -359,6 +346,22 @@ def test_what_is_no_schema_is_refused(given_schemas: dict[str, Any], words: str)
         PayloadSchemas(**given_schemas)
 
 
+@pytest.mark.parametrize(
+    ("missing", "schema", "extra"),
+    [
+        ("fastavro", {"avro": record_of("NotYetParsed", "long")}, "avro"),
+        ("google.protobuf", {"protobuf": struct_pb2.Value}, "protobuf"),
+    ],
+)
+def test_a_schema_whose_extra_is_not_installed_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, missing: str, schema: dict[str, Any], extra: str
+) -> None:
+    for name in [one for one in sys.modules if one == missing or one.startswith(f"{missing}.")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InvalidInput, match=rf"need the extra `{extra}`: pip install 'penstock\[{extra}\]'"):
+        PayloadSchemas(**schema)
+
+
 @pytest.mark.parametrize("form", ["avro", "protobuf", "csv"])
 def test_a_format_without_its_schema_is_refused_before_a_run(form: str) -> None:
     with pytest.raises(InvalidInput, match=rf"parse_format '{form}' needs a schema"):
@@ -391,6 +394,101 @@ def test_a_field_is_found_by_its_path(encode: Callable[[Any], bytes], path: str,
 def test_a_field_of_other_formats_is_found_by_the_content_type() -> None:
     record = Record(avro(ROW), headers=AVRO_TYPE)
     assert field(record, "tags.0", payload_schemas=PayloadSchemas(AVRO)) == "a"
+
+
+@pytest.mark.parametrize("encode", [lambda row: json.dumps(row).encode(), msgspec.msgpack.encode])
+@pytest.mark.parametrize("name", ['a"b', "a\\", "a\nb", "\x00", "a.b", " ", "é", "\U0001f600", "0"])
+def test_a_field_may_have_any_name(encode: Callable[[Any], bytes], name: str) -> None:
+    row = {"x": 0, name: {name: 7}, "y": {name: 8}}
+    assert field(encode(row), [name, name]) == 7
+    assert field(encode({"x": 0}), [name]) is None
+
+
+@pytest.mark.parametrize("path", ["a.b", "a.0", "b.0", "c.0", "a." + "9" * 5000, "l." + "9" * 5000, "l.9", "l.\u0661"])
+@pytest.mark.parametrize("encode", [lambda row: json.dumps(row).encode(), msgspec.msgpack.encode])
+def test_a_path_that_goes_on_behind_a_value_leads_to_nothing(encode: Callable[[Any], bytes], path: str) -> None:
+    row = {"a": ord("{"), "b": ord("["), "c": "text", "l": [1, 2]}  # in MessagePack, small numbers are one byte
+    assert field(encode(row), path) is None
+    assert field(encode(row), path, "json-values" if encode is not msgspec.msgpack.encode else "msgpack") is None
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"\x81\xa1a\x81\x01\x02", "a key that is not a string"),
+        (b"\x81\xa1a" * 65 + b"\x01", "deeper than 64"),
+        (b"\x81\xa1a" + b"\x91" * 64 + b"\x01", "deeper than 64"),
+    ],
+)
+def test_a_field_whose_value_breaks_a_rule_is_an_error_as_in_a_block(payload: bytes, reason: str) -> None:
+    with pytest.raises(ParseFailed, match=reason):
+        field(payload, "a")
+    with pytest.raises(ParseFailed, match=reason):
+        parse_one(payload, "msgpack")
+
+
+@pytest.mark.parametrize("as_what", [bytes, bytearray, memoryview, Record])
+def test_a_payload_may_be_any_bytes(as_what: Callable[[bytes], Any]) -> None:
+    payload = as_what(b'{"a": 1}')
+    assert parse_one(payload) == parse_one(payload, "auto") == {"a": field(payload, "a")} == {"a": 1}
+
+
+@pytest.mark.parametrize("path", ["", ".", "a.", None, 5, b"a", ["a", 1], [], {"a": 1}])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    with pytest.raises(InvalidInput, match="path must be names"):
+        field(b'{"a": 1}', path)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+        max_leaves=12,
+    ),
+    st.lists(st.text(min_size=1, max_size=2) | st.sampled_from("012"), max_size=3),
+)
+def test_a_field_is_what_the_whole_payload_has_there(value: Any, path: list[str]) -> None:
+    row, parts = {"v": value}, ["v", *path]
+    expected: Any = row
+    for part in parts:
+        if isinstance(expected, dict):
+            expected = expected.get(part)
+        elif isinstance(expected, list) and part in ("0", "1", "2") and int(part) < len(expected):
+            expected = expected[int(part)]
+        else:
+            expected = None
+    assert field(json.dumps(row).encode(), parts) == field(msgspec.msgpack.encode(row), parts) == expected
+
+
+CONTENT_TYPES: dict[bytes, tuple[ParseFormat, bytes]] = {
+    b"application/json": (ParseFormat.JSON, b'{"id": 7}'),
+    b"APPLICATION/JSON ; charset=UTF-8": (ParseFormat.JSON, b'{"id": 7}'),
+    b"application/cloudevents+json; charset=utf-8": (ParseFormat.JSON, b'{"id": 7}'),
+    b"application/x-msgpack": (ParseFormat.MSGPACK, b"\x81\xa2id\x07"),
+    b"application/vnd.shop.v1+msgpack": (ParseFormat.MSGPACK, b"\x81\xa2id\x07"),
+    b"application/vnd.apache.avro+binary": (ParseFormat.JSON, b'{"id": 7}'),  # not known: by the first byte
+    b"application/x-avro": (ParseFormat.AVRO, b"\x0e"),
+    b"application/vnd.shop.v1+avro": (ParseFormat.AVRO, b"\x0e"),
+    b"text/csv; header=absent": (ParseFormat.CSV, b"7"),
+    b"": (ParseFormat.JSON, b'{"id": 7}'),
+    b"\xff\xfe": (ParseFormat.MSGPACK, b"\x81\xa2id\x07"),
+    b";": (ParseFormat.MSGPACK, b"\x81\xa2id\x07"),
+    b"x/y+xml": (ParseFormat.JSON, b'{"id": 7}'),
+}
+
+
+@pytest.mark.parametrize("content_type", CONTENT_TYPES)
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_content_type_is_found_alike_in_a_block_and_alone(content_type: bytes, others: int) -> None:
+    form, payload = CONTENT_TYPES[content_type]
+    schemas = PayloadSchemas(record_of("R", "long") | {"fields": [{"name": "id", "type": "long"}]}, csv=["id"])
+    headers = [("x", b"1"), ("Content-Type", content_type), ("content-type", b"application/protobuf")]
+    record = Record(payload, headers=headers)
+    alone = parse_one(record, "auto", payload_schemas=schemas)
+    assert alone == parse_one(payload, form, payload_schemas=schemas) == {"id": "7" if form == "csv" else 7}
+    assert field(record, "id", payload_schemas=schemas) == alone["id"]
+    batch = ParsedBatch.parse(WorkBatch([Record(b'{"id": 0}')] * others + [record]), "auto", payload_schemas=schemas)
+    assert (batch.parsed[-1], len(batch)) == (alone, others + 1)
 
 
 @pytest.mark.parametrize(

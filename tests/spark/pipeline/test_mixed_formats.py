@@ -64,3 +64,25 @@ def test_a_mixed_stream_is_the_same_table_in_the_engine_and_on_spark(spark: Spar
     found = pa.Table.from_pylist(places.letters()).select(["payload", "reason"]).to_pylist()
     assert sorted((letter["payload"], letter["reason"]) for letter in found) == sorted(letters)
     assert len(letters) == 2
+
+
+def test_any_json_value_is_the_same_table_in_the_engine_and_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    values = [b'{"b": [1, 2.50]}', b"[1]", b'"x"', b"-1.50", b" null ", b"{", b"1 2", b"", b'{"a":1,"a":2}']
+    places, source, rows, letters = Places(tmp_path), MemoryTransport(), list[dict[str, Any]](), list[str]()
+    places.put(values)
+    places.pipeline().parse("json-values", "value string").dead_letters(places.dead_letters).to_parquet(
+        places.table
+    ).run(spark, "available_now")
+    source.send(map(Record, values))
+    route = DlqPolicy.route(lambda found: letters.extend(letter.reason for letter in found))
+    BatchEngine(dlq=route).run(
+        source,
+        columns(lambda batch: batch),
+        lambda batch: rows.extend(batch.arrow.to_pylist()),
+        parse="json-values",
+        until_idle=True,
+    )
+    assert [row["value"] for row in rows] == ['{"b":[1,2.50]}', "[1]", '"x"', "-1.50", "null"]
+    assert places.rows() == sorted(rows, key=str)
+    assert sorted(letter["reason"] for letter in places.letters()) == sorted(letters)
+    assert len(letters) == 4

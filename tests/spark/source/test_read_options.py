@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,11 @@ from pyspark.sql.types import (
 )
 
 from penstock import ConsumerConfig
+from penstock.engine import CsvColumns, PayloadSchemas, ProtobufMessage
 from penstock.errors import InvalidInput
 from penstock.spark.source.options import OnCorruptBatch, OnError, ReadFormat, ReadOptions
 from penstock.spark.source.schemas import UNPARSED, check_schema, columns_of
+from tests.support.protobuf_messages import message_class
 
 ASIDE = [StructField("_error", StringType()), StructField("_raw", BinaryType())]
 ID = StructField("id", LongType())
@@ -174,7 +178,7 @@ def test_what_is_no_poll_interval_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [
-        ("format", "raw, json, msgpack"),
+        ("format", "raw, json, msgpack, auto, avro, protobuf, csv, json-values"),
         ("onError", "dlq, skip, fail"),
         ("onCorruptBatch", "fail, dlq"),
         ("selfRegulation", "on, off"),
@@ -212,6 +216,43 @@ def test_a_read_without_a_place_says_how_to_give_one(given: dict[str, str]) -> N
 def test_columns_without_a_format_are_refused() -> None:
     with pytest.raises(InvalidInput, match="columns says what json or msgpack is parsed into: give format too"):
         of(columns="id bigint")
+
+
+AVRO = '{"type": "record", "name": "E", "fields": [{"name": "id", "type": "long"}]}'
+
+
+def test_schemas_of_payloads_are_options() -> None:
+    schemas = of(format="auto", columns="id bigint", AVROSCHEMA=AVRO, csvColumns="id, event", csvDelimiter=";")
+    assert schemas.payload_schemas == PayloadSchemas(AVRO, csv=CsvColumns(["id", "event"], ";"))
+    descriptors, name = message_class()
+    text = base64.b64encode(descriptors).decode()
+    read = of(format="protobuf", columns="id bigint", protobufDescriptors=text, protobufMessage=name)
+    assert read.payload_schemas == PayloadSchemas(protobuf=ProtobufMessage(descriptors, name))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"format": "avro"}, "format avro needs a schema of the payloads: give avroSchema"),
+        ({"format": "csv"}, "give csvColumns"),
+        ({"format": "protobuf"}, "give protobufDescriptors and protobufMessage"),
+        ({"format": "auto", "avroSchema": "{"}, "the Avro schema is no schema"),
+        ({"format": "auto", "protobufMessage": "t.Event"}, "go together: give both"),
+        ({"format": "auto", "protobufMessage": "t.Event", "protobufDescriptors": "?"}, "a descriptor set in base64"),
+        ({"format": "auto", "csvDelimiter": ";"}, "give csvColumns too"),
+        ({"format": "auto", "csvColumns": "a,,b"}, "csv must name"),
+        ({"avroSchema": AVRO}, "give format too"),
+    ],
+)
+def test_schemas_of_payloads_that_are_wrong_are_refused(given: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(text)):
+        of(**given)
+
+
+def test_any_json_value_goes_into_one_column() -> None:
+    check_schema(StructType([StructField("value", StringType())]), of(format="json-values"))
+    with pytest.raises(InvalidInput, match="json-values has one column, 'value', a string"):
+        check_schema(StructType([StructField("id", LongType())]), of(format="json-values"))
 
 
 def test_a_consumer_gets_the_buffers_places() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.buffer.config import ProducerConfig
@@ -23,7 +23,8 @@ from penstock.storage import ObjectStore, open_store, url_of
 class NewObject:
     """A data object that is in a buffer's store, and that no manifest names yet: where it is, and what is in it.
 
-    `location` is a path in the store, as `new_location` gives it. Raises `InvalidInput` for counts below 1.
+    `location` is a path in the store, as `new_location` gives it. Raises `InvalidInput` for a
+    count that is none.
     """
 
     location: str
@@ -82,6 +83,8 @@ def append(
     [0]
     """
     name = BlockName(writer, transaction)
+    if not isinstance(objects, Iterable):
+        raise InvalidInput(f"append takes a list of NewObjects, not {type(objects).__name__}")
     objects = list(objects)
     for one in objects:
         if not isinstance(one, NewObject):

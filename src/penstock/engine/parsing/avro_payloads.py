@@ -36,10 +36,13 @@ class AvroDecoder:
 
     def __call__(self, payload: bytes) -> Decoded:
         """The record, or the map, in a payload. Raises `BadPayload`."""
-        if not payload:
-            raise BadPayload("the value is empty")
         data = _Input(payload)
-        value = self._read(data, 1)
+        try:
+            value = self._read(data, 1)
+        except BadPayload:
+            if not payload:  # which is a datum too where all fields are null
+                raise BadPayload("the value is empty") from None
+            raise
         if data.at != len(payload):
             raise BadPayload(f"Avro ends at byte {data.at}, and there are {len(payload)}")
         if not isinstance(value, dict):

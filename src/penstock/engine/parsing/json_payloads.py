@@ -102,6 +102,10 @@ class JsonPayloads:
         except msgspec.MsgspecError:  # a number that msgspec refuses
             return json.loads(payload, parse_int=_integer)
 
+    def is_object(self, raw: bytes) -> bool:
+        """Whether an encoded value begins as an object."""
+        return bytes(raw).lstrip(_WHITESPACE)[:1] == b"{"
+
     def opened(self, raw: Any) -> Any:
         """An encoded value, decoded one level deep: `Members`, a list of encoded values, or a scalar."""
         text = bytes(raw).strip(_WHITESPACE)

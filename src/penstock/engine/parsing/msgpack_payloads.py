@@ -61,11 +61,15 @@ class MsgpackPayloads:
         """The value in a payload that has one."""
         return self.decoders.anything(payload)
 
+    def is_object(self, raw: bytes) -> bool:
+        """Whether an encoded value begins as an object."""
+        return 0x80 <= raw[0] <= 0x8F or raw[0] in (0xDE, 0xDF)
+
     def opened(self, raw: Any) -> Any:
         """An encoded value, decoded one level deep: `Members`, a list of encoded values, or a scalar."""
         data = bytes(raw)
         code = data[0]
-        if 0x80 <= code <= 0x8F or code in (0xDE, 0xDF):
+        if self.is_object(data):
             return self.decoders.members(data)
         if 0x90 <= code <= 0x9F or code in (0xDC, 0xDD):
             return self.decoders.items(data)

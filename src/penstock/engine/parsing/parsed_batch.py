@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 
 from penstock.core import as_word
-from penstock.engine.dead_letters import DeadLetter
+from penstock.engine.dead_letters import DeadLetter, Place
 from penstock.engine.parsing.parse_options import STRICT, ParseOptions
 from penstock.engine.parsing.parser import parse_as, parse_inferred, parse_objects
 from penstock.engine.parsing.payload_format import ParseError, ParseFormat
@@ -47,8 +47,11 @@ class ParsedBatch:
         schema: pa.Schema | None = None,
         options: ParseOptions = STRICT,
         payload_schemas: PayloadSchemas = NO_SCHEMAS,
+        *,
+        place: Place | None = None,
     ) -> None:
         self._source = source
+        self._place = source.place.of_own_parser() if place is None else place
         self._form = form
         self._action = action
         self._schema = schema
@@ -72,12 +75,14 @@ class ParsedBatch:
         schema: pa.Schema | None = None,
         options: ParseOptions = STRICT,
         payload_schemas: PayloadSchemas = NO_SCHEMAS,
+        *,
+        place: Place | None = None,
     ) -> ParsedBatch:
         """Parse the values of a batch, as the engine does. Raises `ParseFailed` where `on_error` is fail_batch.
 
         With a schema `arrow` has its columns, as `parse_as` reads them with these options; without one they are those
         that the values have, and options are `InvalidInput`. Formats that need a schema of the payloads have it in
-        `payload_schemas`.
+        `payload_schemas`. `place` is for the engine: where in its run the batch is.
 
         >>> parsed = ParsedBatch.parse(WorkBatch([Record(b'{"id": 7}'), Record(b"{")]))
         >>> parsed.parsed, len(parsed.dead_letters)
@@ -88,7 +93,7 @@ class ParsedBatch:
         if schema is None and options != STRICT:
             raise InvalidInput("options say how values are parsed into the columns of a schema: give a schema too")
         payload_schemas.check("parse_format", form)
-        parsed = cls(batch, form, action, schema, options, payload_schemas)
+        parsed = cls(batch, form, action, schema, options, payload_schemas, place=place)
         if action is ParseErrorAction.FAIL_BATCH:
             parsed._rows()
         return parsed
@@ -135,15 +140,16 @@ class ParsedBatch:
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Those that came with the block, and those that could not be parsed and were not dropped."""
         self._rows()
-        dropped = self._source.place.dropped
+        dropped = self._place.dropped
         return (*self._source.dead_letters, *(letter for letter in self._letters if letter.identity not in dropped))
 
     def drop_letter(self, letter: DeadLetter) -> bool:
         """Drop a dead letter of the parser on purpose: it is counted, and not routed. For `process`.
 
-        As `WorkBatch.drop_letter`: False for one that is routed already, `InvalidInput` for one that is new.
+        As `WorkBatch.drop_letter`: False for one that is routed already, `InvalidInput` for one that is new. Where no
+        record of a block (or of a piece of it) parses, `process` is not called, and all its letters are routed.
         """
-        return self._source.drop_letter(letter)
+        return self._place.drop(letter)
 
     @property
     def errors(self) -> int:
@@ -220,7 +226,7 @@ class ParsedBatch:
                     self._source.record(error.index),
                     error.reason,
                     stage="parse",
-                    identity=self._source.place.identity(error.index, "parse"),
+                    identity=self._place.identity(error.index, "parse"),
                 )
                 for error in errors
             ]

@@ -164,14 +164,16 @@ def parse_objects(
     return ParsedObjects([value for _, value in ordered], [row for row, _ in ordered], errors)
 
 
-def check_columns(schema: pa.Schema) -> None:
-    """Raise `InvalidInput` for a column that no payload can be parsed into, or two of one name.
+def check_columns(schema: pa.Schema, form: ParseFormat = ParseFormat.JSON) -> None:
+    """Raise `InvalidInput` for a column that no payload of a format can be parsed into, or two of one name.
 
     >>> check_columns(pa.schema([("took", pa.duration("s"))]))
     Traceback (most recent call last):
     penstock.errors.InvalidInput: the column 'took' is duration[s], which payloads cannot be parsed into
     """
     _check_fields(schema, "", _PARSED_INTO)
+    if form is ParseFormat.JSON_VALUES:
+        check_values_schema(schema)
 
 
 def _checked(values: pa.Array[Any], form: str, schemas: PayloadSchemas, headers: pa.Array[Any] | None) -> Payloads:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.engine.parsing.payload_format import ParseFormat
-from penstock.records import bytes_of
+from penstock.records import Record, bytes_of
 
 UNKNOWN = ord("?")
 CODES: dict[int, ParseFormat] = {
@@ -35,6 +35,7 @@ _BY_FIRST_BYTE = bytes(
     else UNKNOWN
     for byte in range(256)
 )
+_CONTENT_TYPE = "content-type"
 _MAX_CONTENT_TYPE_BYTES = 200
 _CONTENT_TYPES = {
     "application/json": ParseFormat.JSON,
@@ -44,12 +45,16 @@ _CONTENT_TYPES = {
     "application/vnd.msgpack": ParseFormat.MSGPACK,
     "avro/binary": ParseFormat.AVRO,
     "application/avro": ParseFormat.AVRO,
+    "application/x-avro": ParseFormat.AVRO,
+    "application/avro-binary": ParseFormat.AVRO,
+    "application/vnd.apache.avro": ParseFormat.AVRO,
     "application/x-protobuf": ParseFormat.PROTOBUF,
     "application/protobuf": ParseFormat.PROTOBUF,
     "application/vnd.google.protobuf": ParseFormat.PROTOBUF,
     "text/csv": ParseFormat.CSV,
+    "application/csv": ParseFormat.CSV,
 }
-_JSON_SUFFIX = re.compile(r"[\w.!#$&^-]+/[\w.!#$&^+-]+\+json")
+_WITH_SUFFIX = re.compile(r"[\w.!#$&^-]+/[\w.!#$&^+-]+\+(json|msgpack|avro|protobuf)")
 
 
 def codes_of(values: pa.Array[Any], headers: pa.Array[Any] | None) -> bytes:
@@ -61,6 +66,16 @@ def codes_of(values: pa.Array[Any], headers: pa.Array[Any] | None) -> bytes:
     if said is None:
         return found
     return bytes(one if one != UNKNOWN else other for one, other in zip(said, found, strict=True))
+
+
+def format_of_one(record: Record) -> ParseFormat | None:
+    """The same of one payload, and its record's headers: a format, or None."""
+    for key, value in record.headers or ():
+        if key.lower() == _CONTENT_TYPE and (form := format_named(value)) is not None:
+            return form
+        if key.lower() == _CONTENT_TYPE:
+            break  # the first of several counts
+    return CODES.get(_BY_FIRST_BYTE[record.value[0]]) if record.value else None
 
 
 def why_unknown(payload: bytes) -> str:
@@ -81,7 +96,8 @@ def format_named(content_type: bytes) -> ParseFormat | None:
     <ParseFormat.JSON: 'json'>
     """
     name = content_type[:_MAX_CONTENT_TYPE_BYTES].decode("latin-1").partition(";")[0].strip().lower()
-    return ParseFormat.JSON if _JSON_SUFFIX.fullmatch(name) else _CONTENT_TYPES.get(name)
+    with_suffix = _WITH_SUFFIX.fullmatch(name)
+    return ParseFormat(with_suffix[1]) if with_suffix else _CONTENT_TYPES.get(name)
 
 
 def _by_first_byte(values: pa.Array[Any]) -> bytes:
@@ -103,7 +119,7 @@ def _by_content_type(headers: Any) -> bytes | None:
     if not len(pairs):
         return None
     keys, texts = pairs.flatten()  # of the struct, where its offset counts
-    is_named: Any = pc.equal(pc.ascii_lower(keys), pa.scalar("content-type"))
+    is_named: Any = pc.equal(pc.ascii_lower(keys), pa.scalar(_CONTENT_TYPE))
     if not pc.any(is_named).as_py():
         return None
     rows: list[int] = pc.list_parent_indices(headers).filter(is_named).to_pylist()

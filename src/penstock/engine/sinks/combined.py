@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,8 +13,8 @@ from penstock.engine.delivery import wait_for_delivery
 
 
 def is_work_to_await(returned: object) -> bool:
-    """Whether a sink returned work that a running loop has to do. A `WriteHandle` can be waited for without one."""
-    return inspect.isawaitable(returned) and not isinstance(returned, WriteHandle | Future)
+    """Whether a sink returned work that a running loop has to do, alone or in a list."""
+    return any(map(_is_awaitable, returned if isinstance(returned, list | tuple) else [returned]))
 
 
 def error_of_call(call: Callable[[], object]) -> tuple[object, Exception | None]:
@@ -32,18 +32,34 @@ def error_of_delivery(returned: object) -> Exception | None:
 
 async def error_of_awaited(returned: object) -> Exception | None:
     """Await what a sink returned, and the delivery that it gives; its error, or None. The loop goes on meanwhile."""
+    started = list[Future[Any]]()
     try:
-        delivery = await _as_awaitable(returned) if is_work_to_await(returned) else returned
+        delivery = await _awaiting(returned) if _is_awaitable(returned) else returned
+        if isinstance(delivery, list | tuple):
+            delivery = [_started(one, started) if _is_awaitable(one) else one for one in delivery]
         if delivery is not None:
             await asyncio.to_thread(wait_for_delivery, delivery)
     except Exception as error:  # noqa: BLE001  as above
         return error
+    finally:
+        for future in started:
+            future.cancel()  # they have ended, unless this coroutine is cancelled
     return None
 
 
-def _as_awaitable(returned: Any) -> Awaitable[object]:
-    awaitable: Awaitable[object] = returned
-    return awaitable
+def _started(awaitable: object, started: list[Future[Any]]) -> Future[Any]:
+    started.append(asyncio.run_coroutine_threadsafe(_awaiting(awaitable), asyncio.get_running_loop()))
+    return started[-1]
+
+
+def _is_awaitable(returned: object) -> bool:
+    """Whether it needs a running loop. A `WriteHandle` can be waited for without one."""
+    return inspect.isawaitable(returned) and not isinstance(returned, WriteHandle | Future)
+
+
+async def _awaiting(awaitable: Any) -> object:
+    result: object = await awaitable
+    return result
 
 
 def close_sinks(sinks: list[object]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeAlias
 import pyarrow as pa
 
 from penstock.core import get_logger
+from penstock.engine.delivery import close_if_coroutine, is_work_not_begun
 from penstock.engine.parsing.one_payload import field
 from penstock.engine.sinks.combined import (
     close_sinks,
@@ -158,6 +159,11 @@ class RoutedSink:
     def _route(self, name: object, row: int) -> str:
         if isinstance(name, str) and name in self._sinks:
             return name
+        if is_work_not_begun(name):
+            close_if_coroutine(name)
+            raise InvalidInput(
+                f"by must be a plain function, and it returned a {type(name).__name__}; nothing was sent"
+            )
         if self._default is not None:
             return self._default
         shown = repr(name)

@@ -57,6 +57,14 @@ class Receiver(ABC):
         """Whether `recv` has records in memory to hand out. The engine receives these while it holds, too."""
         return False
 
+    @property
+    def exhausted(self) -> bool | None:
+        """Whether the input has ended, which ends a run.
+
+        None where it has no end, as here: then a run `until_idle` ends when nothing is received.
+        """
+        return None
+
     def use_guard(self, guard: MemoryGuard) -> None:  # noqa: B027  this and the next ones: not every receiver needs it
         """Lease the bytes that it holds in this guard, the engine's."""
 
@@ -121,6 +129,11 @@ class _Adapter(Receiver):
     @property
     def in_hand(self) -> bool:
         return getattr(self._given, "in_hand", False) is True
+
+    @property
+    def exhausted(self) -> bool | None:
+        given = getattr(self._given, "exhausted", None)
+        return given if isinstance(given, bool) else None
 
 
 class Sender(Protocol):

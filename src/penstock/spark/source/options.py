@@ -11,8 +11,9 @@ from typing import Any
 
 from penstock.buffer import DATA_PATH_PREFIX, MANIFEST_PATH, ConsumerConfig
 from penstock.core import as_word, check_seconds, check_whole
-from penstock.engine import ParseMode, ParseOptions, TimestampUnit
+from penstock.engine import ParseFormat, ParseMode, ParseOptions, PayloadSchemas, TimestampUnit
 from penstock.errors import InvalidInput
+from penstock.spark.source.schema_options import SchemaTexts, check_format
 from penstock.spark.source.unknown_options import NO_TABLES, open_place
 from penstock.storage import ObjectStore
 
@@ -29,6 +30,11 @@ class ReadFormat(StrEnum):
     RAW = "raw"
     JSON = "json"
     MSGPACK = "msgpack"
+    AUTO = "auto"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+    CSV = "csv"
+    JSON_VALUES = "json-values"
 
 
 class OnError(StrEnum):
@@ -62,6 +68,11 @@ class ReadOptions:
     parse_mode: ParseMode = ParseMode.STRICT
     rescue: str | None = None
     timestamp_unit: str | Mapping[str, str] | None = None
+    avro_schema: str | None = None
+    protobuf_descriptors: str | None = None
+    protobuf_message: str | None = None
+    csv_columns: str | None = None
+    csv_delimiter: str | None = None
     on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
     group: str = "default"
     starting_sequence: int | str | None = None
@@ -101,12 +112,23 @@ class ReadOptions:
                 "parseMode, rescue and timestampUnit say how json or msgpack is parsed: give format too, or leave them "
                 "out"
             )
+        if checked.format is not ReadFormat.RAW:
+            check_format(checked.payload_schemas, ParseFormat(checked.format.value))
+        elif checked.payload_schemas != PayloadSchemas():
+            raise InvalidInput("an unparsed read has no schema of payloads: give format too, or leave the schema out")
         return checked
 
     @cached_property
     def parse_options(self) -> ParseOptions:
         """How payloads are parsed. Raises `InvalidInput` for what is no such option."""
         return ParseOptions(self.parse_mode, self.rescue, self.timestamp_unit)
+
+    @cached_property
+    def payload_schemas(self) -> PayloadSchemas:
+        """What formats need to know of payloads. Raises `InvalidInput` for what is no schema."""
+        return SchemaTexts(
+            self.avro_schema, self.protobuf_descriptors, self.protobuf_message, self.csv_columns, self.csv_delimiter
+        ).read()
 
     @property
     def self_regulation_is_asked(self) -> bool:
@@ -200,6 +222,11 @@ _READERS: dict[str, tuple[str, Callable[[str, str], object]]] = {
     "parse_mode": ("parseMode", lambda name, text: as_word(name, ParseMode, text)),
     "rescue": ("rescue", _text),
     "timestamp_unit": ("timestampUnit", _timestamp_unit),
+    "avro_schema": ("avroSchema", _text),
+    "protobuf_descriptors": ("protobufDescriptors", _text),
+    "protobuf_message": ("protobufMessage", _text),
+    "csv_columns": ("csvColumns", _text),
+    "csv_delimiter": ("csvDelimiter", _text),
     "group": ("group", _text),
     "starting_sequence": ("startingSequence", _starting_sequence),
     "max_bytes": ("maxBytesPerTrigger", size_in_bytes),

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from penstock.buffer import Metadata
-from penstock.engine import ParseFormat, ParseOptions, parse_as
+from penstock.engine import ParseFormat, ParseOptions, PayloadSchemas, parse_as
 from penstock.errors import ParseFailed
 from penstock.spark.source.options import OnError, ReadFormat, ReadOptions
 from penstock.spark.source.reading import BrokenBatch, Chunk, Rows
@@ -23,7 +23,8 @@ def rows_for(schema: StructType, options: ReadOptions) -> Rows:
     """What a read with this schema and these options makes of records."""
     if options.format is ReadFormat.RAW:
         return UnparsedRows(schema)
-    return ParsedRows(schema, ParseFormat(options.format.value), options.on_error, options.parse_options)
+    form = ParseFormat(options.format.value)
+    return ParsedRows(schema, form, options.on_error, options.parse_options, options.payload_schemas)
 
 
 class UnparsedRows:
@@ -51,12 +52,18 @@ class ParsedRows:
     """Payloads parsed into columns; those that do not parse are set aside, skipped, or fail the read."""
 
     def __init__(
-        self, schema: StructType, form: ParseFormat, on_error: OnError, options: ParseOptions | None = None
+        self,
+        schema: StructType,
+        form: ParseFormat,
+        on_error: OnError,
+        options: ParseOptions | None = None,
+        payload_schemas: PayloadSchemas | None = None,
     ) -> None:
         self._schema = schema
         self._form = form
         self._on_error = on_error
         self._options = options or ParseOptions()
+        self._payload_schemas = payload_schemas or PayloadSchemas()
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -70,7 +77,15 @@ class ParsedRows:
     def of(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         """One row for each record that parsed, then one for each that is set aside."""
         schema, values = self.schema, chunk.records.column("value")
-        parsed = parse_as(values, self._parsed_schema, self._form, self._options)
+        has_use = self._form is ParseFormat.AUTO and "headers" in chunk.records.schema.names
+        parsed = parse_as(
+            values,
+            self._parsed_schema,
+            self._form,
+            self._options,
+            payload_schemas=self._payload_schemas,
+            headers=chunk.records.column("headers") if has_use else None,
+        )
         yield with_nulls(parsed.batch, schema)
         if not parsed.errors or self._on_error is OnError.SKIP:
             return

@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.engine import check_columns
+from penstock.engine import ParseFormat, check_columns
 from penstock.errors import InvalidInput
 from penstock.spark.source.options import OnCorruptBatch, OnError, ReadFormat, ReadOptions
 from penstock.spark.versions import arrow_schema
@@ -87,7 +87,7 @@ def check_schema(schema: StructType, options: ReadOptions) -> None:
     if is_raw:
         return
     parsed = parsed_columns(schema, _checked_rescue(schema, options.rescue))
-    check_columns(to_arrow(parsed))
+    check_columns(to_arrow(parsed), ParseFormat(options.format.value))
     options.parse_options.check(to_arrow(parsed))
     required = next((field.name for field in parsed if not field.nullable), None)
     sets_aside = options.on_error is OnError.DLQ or options.on_corrupt_batch is OnCorruptBatch.DLQ
