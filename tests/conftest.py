@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import shutil
@@ -148,6 +149,15 @@ def mount() -> Iterator[Callable[[str], Path]]:
     for point in reversed(points):
         subprocess.run(["umount", str(point)], check=True)
         point.rmdir()
+
+
+@pytest.fixture
+def quiet_collector() -> Iterator[None]:
+    """The garbage collector rests: to look at what thousands of tasks have holds up any loop for 40 ms."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(params=twins.NAMES)

@@ -6,10 +6,18 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Self
 
+from penstock.storage import ObjectStore
+from tests.support.minimal_stores import Answer, StoreCall, ThinStore
+
+LONGEST_GAP_SECONDS = 0.05
+SLOW_SECONDS = 2.0
+
 _EVERY_SECONDS = 0.001
+_TASKS_PER_ITERATION = 100  # to create thousands of tasks takes time too
 
 
 class LoopGap:
@@ -54,3 +62,36 @@ class LoopGap:
     def _waited(self) -> float:
         """Seconds for which the kernel has kept this thread waiting for a processor."""
         return 0.0 if self._stat is None else int(os.pread(self._stat, 100, 0).split()[1]) / 1e9
+
+
+class SlowOnce(ThinStore):
+    """A store that takes long for one request, after `skip` others."""
+
+    def __init__(self, store: ObjectStore, *, skip: int) -> None:
+        super().__init__(store)
+        self._left = skip
+
+    @property
+    def was_slow(self) -> bool:
+        return self._left < 0
+
+    def around(self, call: StoreCall, pass_on: Callable[[], Answer]) -> Answer:
+        self._left -= 1
+        if self._left == -1:
+            threading.Event().wait(SLOW_SECONDS)
+        return pass_on()
+
+
+async def all_of(call: Callable[[int], Awaitable[object]], count: int) -> None:
+    """Make so many calls, each as a task, and wait for all of them."""
+
+    async def made(number: int) -> None:
+        await call(number)
+
+    tasks = list[asyncio.Task[None]]()
+    for number in range(count):
+        tasks.append(asyncio.ensure_future(made(number)))
+        if not number % _TASKS_PER_ITERATION:
+            await asyncio.sleep(0)
+    for task in tasks:
+        await task

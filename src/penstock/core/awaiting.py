@@ -17,17 +17,21 @@ import asyncio
 import queue
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from penstock.core.fork import begin_anew_in_child
 from penstock.core.hand_over import Abandoned, HandOver, call_of_thread
 from penstock.core.logs import get_logger
+from penstock.core.loop_wakes import LoopWakes
 from penstock.errors import StorageError
 
 _T = TypeVar("_T")
 
 _IDLE_SECONDS = 5.0  # after which a thread without work ends
+_WAKES_PER_ITERATION = 256  # of a loop, which then runs its other tasks
 
 _log = get_logger(__name__)
 
@@ -35,10 +39,11 @@ _log = get_logger(__name__)
 class LoopLatch:
     """A `Latch` for a coroutine: any thread opens it."""
 
-    __slots__ = ("_is_open", "_loop", "_waiting")
+    __slots__ = ("__weakref__", "_is_open", "_loop", "_waiting", "_wakes")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._wakes = LoopWakes.of(self._loop)
         self._waiting: asyncio.Future[None] | None = None
         self._is_open = False
 
@@ -56,20 +61,36 @@ class LoopLatch:
         was_open, self._is_open = self._is_open, False
         return was_open
 
-    def open(self) -> None:
-        """Let the coroutine go on. To open it twice does no harm, nor does a loop that is closed."""
-        try:  # noqa: SIM105  as in `Latch`
-            self._loop.call_soon_threadsafe(self._opened)
-        except RuntimeError:  # the loop is closed, and no coroutine waits any more
-            pass
+    @property
+    def is_lost(self) -> bool:
+        """Whether its loop is closed: its coroutine never goes on."""
+        return self._loop.is_closed()
 
-    def _opened(self) -> None:
+    def open(self) -> bool:
+        """Let the coroutine go on; False if its loop is closed. To open it twice does no harm."""
+        return self._wakes.add(self._loop, self)
+
+    def wake(self) -> None:
+        """Let the coroutine go on, in the loop's thread."""
         self._is_open = True
         self._go_on()
 
     def _go_on(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+async def wait_for(future: Future[_T], *, cancel: bool = True) -> _T:
+    """Wait for what a thread does, and return its result. Cancelled, it cancels the future too, if `cancel` is set."""
+    latch = LoopLatch()
+    future.add_done_callback(lambda _: latch.open())
+    try:
+        await latch.wait()
+    except BaseException:
+        if cancel:
+            future.cancel()
+        raise
+    return future.result()
 
 
 class LoopEvent:
@@ -79,15 +100,18 @@ class LoopEvent:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in their order; each leaves it where it ends
         self._has_happened = False
 
     async def wait(self) -> None:
         """Return when it has happened."""
         if not self._has_happened:
             waiting = self._loop.create_future()
-            self._waiting.append(waiting)
-            await waiting
+            self._waiting[waiting] = None
+            try:
+                await waiting
+            finally:
+                self._waiting.pop(waiting, None)
 
     def happen(self) -> None:
         """Let all of them go on. From any thread; a loop that is closed does no harm."""
@@ -96,10 +120,12 @@ class LoopEvent:
 
     def _go_on(self) -> None:
         self._has_happened = True
-        for waiting in self._waiting:
+        for waiting in tuple(islice(self._waiting, _WAKES_PER_ITERATION)):
+            del self._waiting[waiting]
             if not waiting.done():  # its task may have been cancelled
                 waiting.set_result(None)
-        self._waiting.clear()
+        if self._waiting:
+            self._loop.call_soon(self._go_on)
 
 
 class _Call(Generic[_T]):
@@ -147,7 +173,10 @@ class _Call(Generic[_T]):
         except BaseException:  # cancelled, or the loop ends
             self.abandon()
             if self._results and self._unheard is not None:
-                self._unheard(self._results[0])
+                try:
+                    self._unheard(self._results[0])
+                except Exception:  # noqa: BLE001  it must not hide that the task was cancelled
+                    _log.exception("undoing a call whose task was cancelled failed")
             raise
         if self._error is not None:
             try:
@@ -187,15 +216,21 @@ class Threads:
     ) -> Awaitable[_T]:
         """Make a call that ends with `hand_over(result)`, and await the result. Raises what the call raises."""
         one = _Call(call, unheard)
-        try:
-            self.start(one.run)
-        except StorageError:
+        error = self._begin(one.run)
+        if error is not None:
             one.abandon()
-            raise
+            raise StorageError(f"no thread could be started: {error}; nothing was done") from error
         return one.result()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have a thread do something that no coroutine waits for, and that raises nothing."""
+        """Have a thread do something that no coroutine waits for, and that raises nothing.
+
+        Where no thread can be started, the next one that can does it.
+        """
+        self._begin(work)
+
+    def _begin(self, work: Callable[[], None]) -> RuntimeError | None:
+        """Put work in line, and start a thread for it if need be; return why none could be started."""
         with self._lock:
             self._busy += 1
             self._work.put(work)
@@ -208,9 +243,9 @@ class Threads:
                 threading.Thread(target=self._run, name=f"penstock-{self._name}-{number}", daemon=True).start()
             except RuntimeError as error:  # no more threads, or the interpreter is shutting down
                 with self._lock:
-                    self._running -= 1
-                    self._busy -= 1
-                raise StorageError(f"no thread could be started: {error}; nothing was done") from error
+                    self._running -= 1  # it stays busy: the work is in line for the next thread
+                return error
+        return None
 
     def run(self, fn: Callable[..., _T], *args: Any, unheard: Callable[[_T], object] | None = None) -> Awaitable[_T]:
         """Call a function, and await what it returns; `unheard` gets its result if the task was cancelled."""
@@ -240,7 +275,10 @@ async def in_new_thread(
     `unheard` gets its result if the task was cancelled: in that thread, or in the loop's.
     """
     one = _Call(_handing_over(fn, args, unheard), unheard)
-    threading.Thread(target=one.run, name=f"penstock-{name}", daemon=True).start()
+    try:
+        threading.Thread(target=one.run, name=f"penstock-{name}", daemon=True).start()
+    except RuntimeError as error:
+        raise StorageError(f"no thread could be started: {error}; nothing was done") from error
     return await one.result()
 
 

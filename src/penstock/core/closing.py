@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from penstock.core.fork import current, refuse_in_child
 from penstock.core.logs import get_logger
@@ -51,16 +52,11 @@ class Closing(ABC):
 
         Cancelled, it leaves nothing open: what was opened meanwhile is closed.
         """
-        from penstock.core.awaiting import in_new_thread  # here and below: without coroutines asyncio is not loaded
-
-        def discard(opened: Self) -> None:
-            threading.Thread(target=opened._close_unused, name="penstock-close", daemon=True).start()
-
-        return await in_new_thread("open", lambda: cls(*args, **keywords), unheard=discard)
+        return await opened_async(lambda: cls(*args, **keywords))
 
     async def close_async(self) -> None:
         """Do what `close` does, without blocking the loop. Cancelled, it is closed all the same, in its thread."""
-        from penstock.core.awaiting import in_new_thread
+        from penstock.core.awaiting import in_new_thread  # here and below: without coroutines asyncio is not loaded
 
         await in_new_thread("close", self.close)
 
@@ -95,3 +91,16 @@ class Closing(ABC):
         """Raises `Closed` after `close`."""
         if self._is_closed:
             raise Closed(f"{self!r} is closed")
+
+
+_Opened = TypeVar("_Opened", bound=Closing)
+
+
+async def opened_async(opens: Callable[[], _Opened]) -> _Opened:
+    """Open something without blocking the loop. Cancelled, it leaves nothing open: what was opened is closed then."""
+    from penstock.core.awaiting import in_new_thread
+
+    def discard(opened: _Opened) -> None:
+        threading.Thread(target=opened._close_unused, name="penstock-close", daemon=True).start()
+
+    return await in_new_thread("open", opens, unheard=discard)

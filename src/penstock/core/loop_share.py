@@ -16,13 +16,16 @@ class LoopShare:
         self._calls = calls
         self._round = 0
         self.left = calls
-        """How many more calls may run. A caller that takes one without `take` checks it, and subtracts 1."""
+        """How many more calls may run. A caller that takes one without `take` checks it, and subtracts 1.
+
+        Below 0 where two loops did so at the same moment.
+        """
 
     async def take(self) -> None:
         """Return when it is the turn of this call."""
         import asyncio
 
-        while not self.left:
+        while self.left <= 0:
             before = self._round
             await asyncio.sleep(0)
             if self._round == before:  # the first that goes on in this iteration

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ class Latch:
         """Return when it was opened since the last wait, or after so many seconds."""
         self._lock.acquire(True, seconds)
 
-    def open(self) -> None:
-        """Let the thread go on. To open it twice does no harm."""
+    def open(self) -> bool:
+        """Let the thread go on: True, always. To open it twice does no harm."""
         try:  # noqa: SIM105  `suppress` takes as long as all the rest, on the way of every event
             self._lock.release()
         except RuntimeError:  # it is open
             pass
+        return True
 
 
 class Waiters:
@@ -42,12 +44,14 @@ class Waiters:
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        self._latches: deque[Latch | LoopLatch] = deque()
+        # In their order. Not a deque: a thousand tasks that are cancelled at once leave it from its middle.
+        self._latches: OrderedDict[Latch | LoopLatch, None] = OrderedDict()
 
     def wake(self, count: int = 1) -> None:
-        """Wake so many of them. The lock is held."""
-        for _ in range(min(count, len(self._latches))):
-            self._latches.popleft().open()
+        """Wake so many of them, not counting those whose loop is closed. The lock is held."""
+        while count and self._latches:
+            latch, _ = self._latches.popitem(last=False)
+            count -= latch.open()
 
     def wake_all(self) -> None:
         """Wake all of them. The lock is held."""
@@ -74,7 +78,7 @@ class Waiters:
                     if (seconds := _until(until)) <= 0:
                         return False
                     latch = Latch()
-                    self._latches.append(latch)
+                    self._latches[latch] = None
                 latch.wait(seconds)
                 self._remove(latch)
         except BaseException:
@@ -95,21 +99,26 @@ class Waiters:
                     if (seconds := _until(until)) <= 0:
                         return False
                     latch = LoopLatch()
-                    self._latches.append(latch)
+                    self._latches[latch] = None
                 await latch.wait(None if until is None else seconds)
                 self._remove(latch)
+        except GeneratorExit:
+            call_outside(self._lock, partial(self.give_up, latch))
+            raise
         except BaseException:
             self.give_up(latch)
             raise
 
     def enter(self, latch: LoopLatch) -> None:
         """Put a coroutine's latch in line. The lock is held: by a thread, where the loop's must not wait for it."""
-        self._latches.append(latch)
+        self._latches[latch] = None
 
-    def leave(self, latch: LoopLatch) -> None:
-        """Take a latch out of the line, if it is there. The lock is held."""
-        if latch in self._latches:
-            self._latches.remove(latch)
+    def leave(self, latch: Latch | LoopLatch) -> bool:
+        """Take a latch out of the line; False if it is not there: it never was, or was woken. The lock is held."""
+        if latch not in self._latches:
+            return False
+        del self._latches[latch]
+        return True
 
     def give_up(self, latch: Latch | LoopLatch | None) -> None:
         """Leave the line. One that was woken already wakes another in its place."""
@@ -120,10 +129,19 @@ class Waiters:
     def _remove(self, latch: Latch | LoopLatch) -> bool:
         """Take it out of the line. False: it is not there any more, for it was woken."""
         with self._lock:
-            if latch not in self._latches:
-                return False
-            self._latches.remove(latch)
-            return True
+            return self.leave(latch)
+
+
+def call_outside(lock: threading.Lock, call: Callable[[], object]) -> None:
+    """Make a call that acquires this lock; where the lock is held, in a thread: it may be held by this one.
+
+    For a coroutine that is closed instead of cancelled: the garbage collector closes one between any two lines.
+    """
+    if lock.acquire(blocking=False):
+        lock.release()
+        call()
+    else:
+        threading.Thread(target=call, name="penstock-give-up", daemon=True).start()
 
 
 def _until(until: float | None) -> float:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from penstock.queue.places import is_queue, opening_of, queues_in
     from penstock.queue.repair import repair_queue
     from penstock.queue.report import QueueRepair
+    from penstock.queue.status import QueueStatus, queue_status
+    from penstock.queue.workers import WorkerQueues
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -28,6 +30,8 @@ else:
             "places": "is_queue opening_of queues_in",
             "repair": "repair_queue",
             "report": "QueueRepair",
+            "status": "QueueStatus queue_status",
+            "workers": "WorkerQueues",
         },
     )
 
@@ -38,8 +42,11 @@ __all__ = [
     "EventQueue",
     "MsgspecCodec",
     "QueueRepair",
+    "QueueStatus",
+    "WorkerQueues",
     "is_queue",
     "opening_of",
+    "queue_status",
     "queues_in",
     "repair_queue",
 ]

@@ -6,20 +6,21 @@ for the calls of all coroutines. A coroutine that waits for an event holds no th
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
-from penstock.core import Abandoned, HandOver, LoopLatch, Threads, Waiters
+from penstock.core import Abandoned, HandOver, LoopLatch, Threads, Waiters, wait_for
 from penstock.queue.event import DurableEvent
 from penstock.queue.ledger import Ledger
 from penstock.queue.writer import ACK_BYTES, Change, QueueWriter
 
 Event = TypeVar("Event")
+_Taken = TypeVar("_Taken")
 
 
 class AwaitingQueue:
@@ -43,23 +44,22 @@ class AwaitingQueue:
 
     async def written(self, change: Change) -> None:
         """Wait until a push is written. Cancelled before its write begins, it is not written."""
-        await asyncio.wrap_future(self._writer.commits.commit_later(change))
+        await wait_for(self._writer.commits.commit_later(change))
 
     async def acked(self, ids: Sequence[int]) -> None:
         """Ack events. Once a thread has begun it goes on to its end, also when the task is cancelled."""
         writing = await self._threads.run(self._begin_ack, ids)
         if writing is not None:
-            await asyncio.shield(asyncio.wrap_future(writing))
+            await wait_for(writing, cancel=False)
 
-    async def called(self, call: Callable[[], None]) -> None:
+    async def called(self, call: Callable[[], _Taken]) -> _Taken:
         """Make a call that needs the queue's lock for a moment."""
-        await self._threads.run(call)
+        return await self._threads.run(call)
 
     async def event(
         self, take: Callable[[], DurableEvent[Event] | None], timeout: float | None
     ) -> DurableEvent[Event] | None:
         """Wait for an event up to `timeout` seconds, and take it; `take` is called with the lock held."""
-        until = None if timeout is None else time.monotonic() + timeout
         latch = LoopLatch()
 
         def attempt(hand_over: HandOver[DurableEvent[Event] | None]) -> None:
@@ -78,10 +78,53 @@ class AwaitingQueue:
                         self._ready.wake()
                     raise
 
+        def note_unheard(found: DurableEvent[Event] | None) -> None:
+            self._note_unheard([] if found is None else [found.id])
+
+        return await self._taken(attempt, note_unheard, latch, timeout)
+
+    async def events(
+        self, take: Callable[[], list[DurableEvent[bytes]]], timeout: float | None
+    ) -> list[DurableEvent[bytes]]:
+        """Wait for events up to `timeout` seconds; `take` takes what is there, and acquires the lock by itself."""
+        latch = LoopLatch()
+
+        def attempt(hand_over: HandOver[list[DurableEvent[bytes]]]) -> None:
+            with self._lock:
+                self._ready.leave(latch)
+                self._ready.enter(latch)  # before the look: what comes after it opens the latch
+            found = take()
+            with self._lock:
+                if found and not self._ready.leave(latch):
+                    self._ready.wake()  # it was woken for what comes next, and that is another's
+                try:
+                    hand_over(found)
+                except Abandoned:
+                    for event in reversed(found):
+                        self._ledger.give_back(event.id)
+                    self._ready.wake(len(found))
+                    raise
+
+        def note_unheard(found: list[DurableEvent[bytes]]) -> None:
+            self._note_unheard([event.id for event in found])
+
+        return await self._taken(attempt, note_unheard, latch, timeout) or []
+
+    async def _taken(
+        self,
+        attempt: Callable[[HandOver[_Taken]], object],
+        note_unheard: Callable[[_Taken], None],
+        latch: LoopLatch,
+        timeout: float | None,
+    ) -> _Taken | None:
+        """Attempt to take something until that is not nothing; an attempt that takes nothing leaves the latch in line.
+
+        None when the time is over.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
         try:
             while True:
-                taking: Awaitable[DurableEvent[Event] | None] = self._threads.call(attempt, self._note_unheard)
-                if (found := await taking) is not None:
+                if found := await self._threads.call(attempt, note_unheard):
                     return found
                 seconds = None if until is None else until - time.monotonic()
                 if seconds is not None and seconds <= 0:
@@ -98,16 +141,16 @@ class AwaitingQueue:
         while self._unheard:
             self._ledger.give_back(self._unheard.popleft())
 
-    def _note_unheard(self, found: DurableEvent[Any] | None) -> None:
-        """In the loop's thread: the next take finds the note; a thread wakes one that waits already."""
-        if found is not None:
-            self._unheard.append(found.id)
-            self._threads.start(self._take_back_and_wake)
+    def _note_unheard(self, ids: Sequence[int]) -> None:
+        """In the loop's thread: the next take finds the note; a thread wakes those that wait already."""
+        if ids:
+            self._unheard.extend(ids)
+            self._threads.start(partial(self._take_back_and_wake, len(ids)))
 
-    def _take_back_and_wake(self) -> None:
+    def _take_back_and_wake(self, count: int) -> None:
         with self._lock:
             self.take_back()
-            self._ready.wake()
+            self._ready.wake(count)
 
     def _begin_ack(self, ids: Sequence[int]) -> Future[None] | None:
         leaving: list[int] = []

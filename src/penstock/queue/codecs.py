@@ -48,6 +48,16 @@ class BytesCodec:
 PLAIN = BytesCodec()
 
 
+def checked_codec(codec: Codec[Any] | None) -> Codec[Any]:
+    """The codec of a queue: without one, events are bytes. Raises `InvalidInput` for what is none."""
+    if codec is None:
+        return PLAIN
+    for name in ("encode", "decode"):
+        if not callable(getattr(codec, name, None)):
+            raise InvalidInput(f"codec must have encode and decode, and {type(codec).__name__} has no {name}")
+    return codec
+
+
 class MsgspecCodec(Generic[Event]):
     """Events of any type that `msgspec` knows: a Struct, a dataclass, a TypedDict, builtins.
 

@@ -40,7 +40,7 @@ _MAX_STALL_SECONDS = 60.0
 _STALL_PAUSE_SECONDS = 0.001
 _MAX_FILES_TO_FLUSH = 10  # RocksDB slows down at 20
 _FREE_SPACE_VALID_SECONDS = 0.05
-_DIRECTORY_MODE = 0o750  # RocksDB makes its files readable for all users: this keeps them from the events
+DIRECTORY_MODE = 0o750  # RocksDB makes its files readable for all users: this keeps them from the events
 _NUMBER = struct.Struct(">Q")
 _ID_BYTES = _NUMBER.size
 _QUEUE_ID_BYTES = 16
@@ -118,7 +118,8 @@ class Database:
     changed.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, lock: QueueLock | None = None) -> None:
+        """Open it. A `lock` that is held already is its own from here on."""
         self.path = path
         self._handles: _Handles | None = None
         self._is_closed = False
@@ -127,10 +128,12 @@ class Database:
         self.whole: Whole  # what was found when it was opened last
         self._mark: MarkFile | None = None
         self._stored: Totals | None = None  # the totals that were written last
-        _make_directory(path)
-        self._lock: QueueLock = lock_queue(path)
+        if lock is None:
+            make_directory(path)
+        self._lock: QueueLock = lock or lock_queue(path)
         never_free_in_child(self, Database._parts)
-        weakref.finalize(self, self._lock.close)  # a queue may be dropped without having been closed
+        # A queue may be dropped without having been closed. But at exit it may still be used: a `Shipper` drains it.
+        weakref.finalize(self, self._lock.close).atexit = False
         try:
             self._open()
         except BaseException:
@@ -434,7 +437,7 @@ def _write_totals(at: _Handles, queue_id: bytes, totals: Totals) -> None:
     at.events.flush_wal(sync=True)
 
 
-def _make_directory(path: str) -> None:
+def make_directory(path: str) -> None:
     """Make it and all above it, durably: RocksDB syncs what is in it, and nothing above."""
     missing: list[str] = []
     above = path
@@ -442,7 +445,7 @@ def _make_directory(path: str) -> None:
         missing.append(above)
         above = os.path.dirname(above)
     try:
-        os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
         for directory in missing:
             sync_directory(os.path.dirname(directory))
     except OSError as error:

@@ -9,16 +9,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
-from penstock.core import Closing, Waiters, check_seconds, check_whole, get_logger
-from penstock.errors import CorruptData, CorruptEvent, InvalidInput, UnknownEvent
-from penstock.queue.codecs import PLAIN, Codec, decoded, encoded
+from penstock.core import Closing, Waiters, check_seconds, check_whole, get_logger, opened_async
+from penstock.errors import CorruptData, CorruptEvent, InvalidInput, StorageError, UnknownEvent
+from penstock.queue.codecs import Codec, checked_codec, decoded, encoded
 from penstock.queue.damage import shown
 from penstock.queue.database import Database
 from penstock.queue.event import DurableEvent
 from penstock.queue.ledger import Ledger
+from penstock.queue.lock import QueueLock
 from penstock.queue.measures import Measures
 from penstock.queue.repair import repair_queue
 from penstock.queue.walk import Walk
+from penstock.queue.workers import WorkerQueues
 from penstock.queue.writer import ACK_BYTES, Change, QueueWriter, unix_milliseconds
 from penstock.storage import local_path
 
@@ -55,7 +57,10 @@ class DurableEventQueue(Closing, Generic[Event]):
     (True, 0)
     """
 
-    _instead_in_child: ClassVar[str] = "one process at a time has a queue open, and this one is open in its parent"
+    _instead_in_child: ClassVar[str] = (
+        "one process at a time has a queue open, and this one is open in its parent. Open queues after the fork, and "
+        "none before it: in a server's hook for a new worker, by `DurableEventQueue.for_worker(folder)`"
+    )
 
     @overload
     def __init__(
@@ -93,11 +98,12 @@ class DurableEventQueue(Closing, Generic[Event]):
         super().__init__()
         check_whole("read_ahead_bytes", read_ahead_bytes)
         self._path = os.path.realpath(local_path(path))  # RocksDB would open it twice under two names
-        self._codec: Codec[Any] = _checked_codec(codec)
+        lock = path if isinstance(path, QueueLock) else None
+        self._codec: Codec[Any] = checked_codec(codec)
         self._clock = clock
         self._lock = threading.Lock()
         self._ready = Waiters(self._lock)
-        self._database = _opened(self._path, skip_corrupt=skip_corrupt)
+        self._database = _opened(self._path, lock, skip_corrupt=skip_corrupt)
         try:
             self._measures = Measures(self._path)
             self._every_bad_key = tuple(self._database.whole.inventory.bad_keys)
@@ -124,6 +130,47 @@ class DurableEventQueue(Closing, Generic[Event]):
             DurableEventQueue._in_flight_len,
             lambda queue: queue.oldest_age() or 0.0,
         )
+
+    @overload
+    @classmethod
+    def for_worker(cls, folder: str | os.PathLike[str], *, lazy: bool = True) -> DurableEventQueue[bytes]: ...
+
+    @overload
+    @classmethod
+    def for_worker(
+        cls, folder: str | os.PathLike[str], *, lazy: bool = True, codec: Codec[Event]
+    ) -> DurableEventQueue[Event]: ...
+
+    @classmethod
+    def for_worker(
+        cls, folder: str | os.PathLike[str], *, lazy: bool = True, codec: Codec[Any] | None = None
+    ) -> DurableEventQueue[Any]:
+        """Open a queue that is this process's own, in a folder that its workers share.
+
+        That is the queue of a worker that has ended, with the events it left, or a new one. A damaged queue is logged,
+        and passed over. `penstock ship FOLDER` ships and removes the queues of workers that have ended. Call it after
+        the fork, in the worker: in a child that was forked after a queue was opened it raises `StorageError`.
+        """
+        codec = checked_codec(codec)
+        queues = WorkerQueues(folder)
+        for lock in queues.free():
+            try:
+                return DurableEventQueue(lock, lazy=lazy, codec=codec)
+            except (CorruptData, StorageError) as error:
+                _log.warning("a worker passes over a queue: %s", error)
+        return DurableEventQueue(queues.make(), lazy=lazy, codec=codec)
+
+    @classmethod
+    async def for_worker_async(
+        cls, folder: str | os.PathLike[str], *, lazy: bool = True, codec: Codec[Any] | None = None
+    ) -> DurableEventQueue[Any]:
+        """Do what `for_worker` does, without blocking the loop. Cancelled, it leaves nothing open."""
+        return await opened_async(lambda: cls.for_worker(folder, lazy=lazy, codec=checked_codec(codec)))
+
+    @property
+    def path(self) -> str:
+        """Its directory."""
+        return self._path
 
     def __repr__(self) -> str:
         return f"DurableEventQueue({self._path!r})"
@@ -187,6 +234,12 @@ class DurableEventQueue(Closing, Generic[Event]):
             self._check()
             data = self._database.get(id) if id < self._ledger.next_id else None
             return None if data is None else DurableEvent(id, decoded(self._codec, id, data))
+
+    async def get_async(self, id: int) -> DurableEvent[Event] | None:  # noqa: A002
+        """Do what `get` does, without blocking the loop."""
+        _check_id(id)
+        self._check()
+        return await self._awaiting.called(lambda: self.get(id))
 
     def pop(self, skip_corrupt: bool = False) -> DurableEvent[Event] | None:
         """Take the ready event with the smallest id, or return None at once. It stays on disk, in flight.
@@ -272,6 +325,16 @@ class DurableEventQueue(Closing, Generic[Event]):
                 self._ready.wake_all()
             raise
         return events
+
+    async def poll_bytes_async(
+        self, max_events: int, max_bytes: int | None = None, timeout: float | None = 0.1
+    ) -> list[DurableEvent[bytes]]:
+        """Do what `poll_bytes` does, and wait as `poll_async` does. Cancelled, it has taken nothing."""
+        check_whole("max_events", max_events)
+        if timeout is not None:
+            check_seconds("timeout", timeout, zero=True)
+        self._check()
+        return await self._awaiting.events(lambda: self.poll_bytes(max_events, max_bytes, 0), timeout)
 
     def ack(self, id: int) -> None:  # noqa: A002  its name is the contract
         """Delete an event, for good. One that is unknown, or acked already, is no error."""
@@ -443,23 +506,14 @@ class DurableEventQueue(Closing, Generic[Event]):
         return len(self._ledger.in_flight)
 
 
-def _opened(path: str, *, skip_corrupt: bool) -> Database:
+def _opened(path: str, lock: QueueLock | None, *, skip_corrupt: bool) -> Database:
     try:
-        return Database(path)
+        return Database(path, lock)
     except CorruptData:
         if not skip_corrupt:
             raise
     _log.warning("%s", repair_queue(path).summary())
     return Database(path)
-
-
-def _checked_codec(codec: Codec[Any] | None) -> Codec[Any]:
-    if codec is None:
-        return PLAIN
-    for name in ("encode", "decode"):
-        if not callable(getattr(codec, name, None)):
-            raise InvalidInput(f"codec must have encode and decode, and {type(codec).__name__} has no {name}")
-    return codec
 
 
 def _checked_ids(ids: Iterable[int]) -> list[int]:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from io import FileIO
 from weakref import WeakValueDictionary
 
+from penstock.core import current
 from penstock.errors import StorageError
 from penstock.queue.damage import named
 from penstock.storage import InternalDirectory, locked_if_free
@@ -15,9 +16,16 @@ LOCK_NAME = "penstock-lock"
 
 
 class QueueLock(FileIO):
-    """A held lock. It has no `__del__`: that is a call that an interrupt can hit, wherever garbage is collected."""
+    """A held lock. It has no `__del__`: that is a call that an interrupt can hit, wherever garbage is collected.
+
+    It stands for the directory of its queue: `DurableEventQueue(lock)` opens the queue, and releases the lock at the
+    end.
+    """
 
     path = ""
+
+    def __fspath__(self) -> str:
+        return self.path
 
     def release(self) -> None:
         """Let another process have the queue."""
@@ -37,22 +45,59 @@ def lock_queue(path: str) -> QueueLock:
             "more: open it in a process that is started anew"
         )
     try:
-        internal = InternalDirectory(os.path.realpath(path))  # the queue may be behind a link; its lock may not be one
-        try:
-            lock = locked_if_free(internal, LOCK_NAME, QueueLock)
-        finally:
-            os.close(internal.descriptor)
+        lock = _locked(path)
     except OSError as error:
-        raise StorageError(f"{named(path)} cannot be locked: {error.strerror or error}") from error
+        raise _cannot_lock(path, error) from error
     if lock is None and path in _held:
         raise StorageError(f"{named(path)} is open in this process already: close it there, or share it")
     if lock is None:
-        raise StorageError(
-            f"{named(path)} is open in another process{_holder(path)}: one process at a time has a queue open"
-        )
-    lock.path = path
-    _held[path] = lock
+        process = process_with_lock(path)
+        holder = "" if process is None else f" (process {process})"
+        raise StorageError(f"{named(path)} is open in another process{holder}: one process at a time has a queue open")
     return lock
+
+
+def lock_if_free(path: str) -> QueueLock | None:
+    """Lock the queue in a directory; None if it is open somewhere, or the directory is gone. Raises `StorageError`."""
+    if path in _held_at_a_fork:
+        return None
+    try:
+        return _locked(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _cannot_lock(path, error) from error
+
+
+def process_with_lock(path: str) -> int | None:
+    """Which process has the lock, where the system says so."""
+    if path in _held:
+        return current.number
+    with suppress(OSError, ValueError, IndexError):
+        file = os.stat(os.path.join(path, LOCK_NAME))
+        name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        with open("/proc/locks") as locks:
+            for line in locks:
+                words = line.split()
+                if words[5] == name:
+                    return int(words[4])
+    return None
+
+
+def _locked(path: str) -> QueueLock | None:
+    internal = InternalDirectory(os.path.realpath(path))  # the queue may be behind a link; its lock may not be one
+    try:
+        lock = locked_if_free(internal, LOCK_NAME, QueueLock)
+    finally:
+        os.close(internal.descriptor)
+    if lock is not None:
+        lock.path = path
+        _held[path] = lock
+    return lock
+
+
+def _cannot_lock(path: str, error: OSError) -> StorageError:
+    return StorageError(f"{named(path)} cannot be locked: {error.strerror or error}")
 
 
 def _note_fork() -> None:
@@ -61,16 +106,3 @@ def _note_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_note_fork)
-
-
-def _holder(path: str) -> str:
-    """Which process has the lock, where the system says so."""
-    with suppress(OSError, ValueError, IndexError):
-        file = os.stat(os.path.join(path, LOCK_NAME))
-        name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
-        with open("/proc/locks") as locks:
-            for line in locks:
-                words = line.split()
-                if words[5] == name:
-                    return f" (process {int(words[4])})"
-    return ""

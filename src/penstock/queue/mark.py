@@ -74,6 +74,7 @@ class MarkFile:
         try:
             self._descriptor = os.open(os.path.join(path, MARK_NAME), os.O_RDWR | os.O_CLOEXEC)
             self._closing = weakref.finalize(self, os.close, self._descriptor)
+            self._closing.atexit = False  # a thread may write until the process ends
             found = _newest(self._descriptor)
         except OSError as error:
             raise _failed(path, "read", error) from error

@@ -124,7 +124,8 @@ class EventQueue(Generic[Event]):
     def _full(self, timeout: float | None) -> BackpressureTimeout:
         return BackpressureTimeout(
             f"the queue was full for {timeout} s: {len(self._events)} events of at most {self._maxsize} are in it; "
-            "this one was not added"
+            "this one was not added",
+            timeout=timeout,
         )
 
     def _check_process(self) -> None:

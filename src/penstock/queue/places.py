@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 
 from penstock.queue.checking import REPAIR_BEGUN, REPAIR_READY
 from penstock.queue.mark import MARK_NAME
 from penstock.storage import local_path
 
 _CURRENT = "CURRENT"  # RocksDB makes this file last when it makes a database
-_SIGNS = (_CURRENT, MARK_NAME, REPAIR_BEGUN, REPAIR_READY)  # a queue that has lost one of them is a damaged queue
+WORKER_MARK = "penstock-worker"
+"""The file that tells the queue of a worker from others; it is there before the queue is."""
+
+_SIGNS = (_CURRENT, MARK_NAME, WORKER_MARK, REPAIR_BEGUN, REPAIR_READY)  # one that has lost one of them is damaged
+_REMOVED = re.compile(r"worker-[0-9a-f]{16}\.removed")  # what is left of a worker's queue that is being removed
 
 
 def is_queue(where: str | os.PathLike[str]) -> bool:
@@ -30,4 +35,8 @@ def opening_of(where: str | os.PathLike[str]) -> bytes | None:
 def queues_in(folder: str | os.PathLike[str]) -> list[str]:
     """The directories in a folder in which a durable queue lies, by name."""
     path = local_path(folder)
-    return sorted(entry.path for entry in os.scandir(path) if entry.is_dir() and is_queue(entry.path))
+    return sorted(
+        entry.path
+        for entry in os.scandir(path)
+        if entry.is_dir() and is_queue(entry.path) and not _REMOVED.fullmatch(entry.name)
+    )

@@ -62,7 +62,7 @@ def open_read_only(path: str, *, skips_damage: bool = False) -> Rdict:
     from rocksdict import AccessType, DBRecoveryMode, Rdict
 
     mode = DBRecoveryMode.skip_any_corrupted_record() if skips_damage else _strict()
-    _check_process(path)
+    check_process(path)
     try:
         families = {name: options(path, mode) for name in set(Rdict.list_cf(path)) - {EVENTS}}
         return Rdict(path, options(path, mode), families, access_type=AccessType.read_only(False))
@@ -74,7 +74,7 @@ def open_for_writing(path: str, *, create: bool) -> Rdict:
     """Open a database, and make it if it is not there and `create` says so."""
     from rocksdict import Rdict
 
-    _check_process(path)
+    check_process(path)
     try:
         families = {TOTALS, TIMES} if create else set[str]()
         if os.path.exists(os.path.join(path, "CURRENT")):
@@ -85,7 +85,7 @@ def open_for_writing(path: str, *, create: bool) -> Rdict:
         raise cannot_open(path, error) from error
 
 
-def _check_process(path: str) -> None:
+def check_process(path: str) -> None:
     """Refuse a child that was forked after RocksDB was used: it has none of RocksDB's threads, and waits for them."""
     if not _used_in:
         _used_in.append(current.number)

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-import uvloop
 
 from penstock import BatchDescriptor, ConsumedBatch, Consumer, ConsumerConfig, ObjectStore, Producer, ProducerConfig
+from tests.buffer.twins.conftest import Run, fill
 from tests.support.buffer_contents import entries
 from tests.support.cancelling import Outcome, cancel_at_each_suspension
 from tests.support.hooked_store import HookedStore
 from tests.support.processes import PATIENCE
 from tests.support.waiting import Gate
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine on a loop."""
-
-    def run_on_loop(coroutine: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(coroutine)
-
-    return run_on_loop
-
-
-def fill(store: ObjectStore, count: int) -> None:
-    with Producer(store, ProducerConfig(flush_size_bytes=1)) as producer:
-        for number in range(count):
-            producer.produce(f"event {number}")
 
 
 def test_a_cancelled_read_loses_no_entry(run: Run, memory: ObjectStore) -> None:

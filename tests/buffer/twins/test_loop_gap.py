@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 import threading
 from collections.abc import Iterator
 
@@ -12,11 +13,9 @@ import pytest
 from penstock import Consumer, ConsumerConfig, ObjectStore, Producer, ProducerConfig
 from tests.support.buffer_contents import entries
 from tests.support.hooked_store import HookedStore, Step
-from tests.support.loop_gap import LoopGap
+from tests.support.loop_gap import LONGEST_GAP_SECONDS, SLOW_SECONDS, LoopGap, all_of
 
 MANIFESTS = ("native",)  # waiting for a store is the same on both versions
-LONGEST_GAP_SECONDS = 0.05
-SLOW_SECONDS = 2.0
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +71,61 @@ def test_a_consumer_of_a_slow_store_lets_the_loop_run(memory: ObjectStore) -> No
                 assert batch is not None
                 await batch.ack_async()
         assert gap.longest < LONGEST_GAP_SECONDS
+
+    asyncio.run(main())
+    assert entries(memory) == []
+
+
+@pytest.mark.usefixtures("quiet_collector")
+def test_thousands_that_are_cancelled_while_they_wait_for_a_full_buffer_let_the_loop_run(memory: ObjectStore) -> None:
+    async def main() -> None:
+        store, tasks = HookedStore(memory), list[asyncio.Task[object]]()
+        gate = threading.Event()
+        store.before("write data", lambda: gate.wait(60))
+        async with await Producer.open_async(store, ProducerConfig(max_buffered_inputs=1)) as producer:
+            await producer.produce_async(b"x")
+            for number in range(5000):
+                tasks.append(asyncio.ensure_future(producer.produce_async(b"never taken")))
+                if not number % 100:
+                    await asyncio.sleep(0)
+            for _ in range(5000 // 256 + 5):
+                await asyncio.sleep(0)
+            random.Random(1).shuffle(tasks)
+            async with LoopGap() as gap:
+                for number, task in enumerate(tasks):
+                    task.cancel()
+                    if not number % 100:
+                        await asyncio.sleep(0)
+                await asyncio.wait(tasks)
+            gate.set()
+        assert gap.longest < LONGEST_GAP_SECONDS
+        assert all(task.cancelled() for task in tasks)
+        assert entries(memory) == [b"x"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("quiet_collector")
+def test_thousands_of_reads_and_acks_let_the_loop_run(memory: ObjectStore) -> None:
+    count = 500  # batches, each of which several tasks ask for
+    with Producer(memory, ProducerConfig(flush_size_bytes=1)) as producer:
+        for number in range(count):
+            producer.produce(b"%d" % number)
+
+    async def main() -> None:
+        store, read = slow(memory, "read data", "write manifest"), list[int]()
+        async with await Consumer.open_async(store, ConsumerConfig(gc=False)) as consumer:
+
+            async def read_one(_: int) -> None:
+                batch = await consumer.next_batch_async()
+                read.extend([] if batch is None else [batch.sequence])
+
+            async with LoopGap() as gap:
+                await all_of(read_one, 5000)
+                await all_of(consumer.ack_async, count)
+                await consumer.flush_async()
+        assert gap.longest < LONGEST_GAP_SECONDS
+        assert read == list(range(count))
 
     asyncio.run(main())
     assert entries(memory) == []

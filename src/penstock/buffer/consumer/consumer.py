@@ -423,7 +423,10 @@ class Consumer(Closing):
             try:
                 hand_over(None)
             except Abandoned:
-                self._cursors.acked = before
+                if before < sequence:
+                    self._cursors.acked = before
+                else:
+                    self._cursors.note_unheard_ack(sequence)
                 raise
 
     def _ack_through(self, sequence: int, hand_over: HandOver[None]) -> None:
@@ -433,7 +436,11 @@ class Consumer(Closing):
             self._check_open()
             due = self._cursors.next_to_ack
             if self._cursors.was_unheard(sequence):
-                hand_over(None)
+                try:
+                    hand_over(None)
+                except Abandoned:
+                    self._cursors.note_unheard_ack(sequence)
+                    raise
                 return
             if due is None or not due <= sequence <= self._cursors.handed_out:
                 raise self._out_of_order("ack through", sequence, due)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from penstock.buffer.descriptors import BatchDescriptor
 
 NOTHING = -1
 """Before the first: a sequence is 0 or more."""
+
+_MAX_UNHEARD_ACKS = 1000  # that are remembered: tasks that are cancelled and never try again must not make them grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,6 @@ class ReadingState:
     handed_out: int
     first_handed_out: int | None
     fetched: int
-    given_back: frozenset[int]
 
 
 class Cursors:
@@ -35,7 +37,8 @@ class Cursors:
         self._handed_out = acked
         self._first_handed_out: int | None = None
         self._given_back = set[int]()  # handed out, but no task has them: they come first in the next read
-        self._unheard_ack = NOTHING
+        self._taken_again = frozenset[int]()  # of those, what the read under way hands out
+        self._unheard_acks = deque[int](maxlen=_MAX_UNHEARD_ACKS)
 
     @property
     def position(self) -> int:
@@ -54,7 +57,9 @@ class Cursors:
 
     def next_to_read(self, first_kept: int, most: int) -> tuple[int, int]:
         """From where to where the next read goes, of at most so many entries; those given back come first."""
-        self._given_back = {one for one in self._given_back if one >= first_kept}  # the others are acked
+        # What is below it is acked, and what is behind the position comes by itself: there was a rewind since.
+        known = tuple(self._given_back)
+        self._given_back.difference_update([one for one in known if not first_kept <= one <= self._position])
         if not self._given_back:
             start = max(self._position + 1, first_kept)
             return start, start + most
@@ -71,7 +76,9 @@ class Cursors:
             self._first_handed_out = entries[0].sequence
         self._position = max(self._position, entries[-1].sequence)
         self._handed_out = max(self._handed_out, self._position)
-        self._given_back.difference_update(entry.sequence for entry in entries)
+        # A note may have come since the read began, so what it takes is known only now.
+        self._taken_again = frozenset(entry.sequence for entry in entries).intersection(self._given_back)
+        self._given_back -= self._taken_again
 
     def rewind(self) -> None:
         """Hand out again, from now on, what is not acked."""
@@ -79,16 +86,15 @@ class Cursors:
         self._given_back.clear()
 
     def state(self) -> ReadingState:
-        """What a read may change."""
-        return ReadingState(
-            self._position, self._handed_out, self._first_handed_out, self.fetched, frozenset(self._given_back)
-        )
+        """What a read may change, for `restore`. Called as it begins."""
+        self._taken_again = frozenset()
+        return ReadingState(self._position, self._handed_out, self._first_handed_out, self.fetched)
 
     def restore(self, state: ReadingState) -> None:
         """Undo a read. An interrupt may come after a cursor has moved and before its entry has reached the caller."""
         self._position, self._handed_out = state.position, state.handed_out
         self._first_handed_out, self.fetched = state.first_handed_out, state.fetched
-        self._given_back |= state.given_back
+        self._given_back |= self._taken_again
 
     def note_unheard_read(self, sequences: list[int]) -> None:
         """Let these come first in the next read."""
@@ -96,14 +102,15 @@ class Cursors:
 
     def note_unheard_ack(self, sequence: int) -> None:
         """Let the next ack of this sequence succeed: it is acked."""
-        self._unheard_ack = sequence
+        self._unheard_acks.append(sequence)
 
     def was_unheard(self, sequence: int) -> bool:
         """Whether this is acked, by a task that was cancelled before it heard of it. True once."""
-        if sequence != self._unheard_ack or sequence > self.acked:
+        try:
+            self._unheard_acks.remove(sequence)
+        except ValueError:
             return False
-        self._unheard_ack = NOTHING
-        return True
+        return sequence <= self.acked
 
     def _before_given_back(self, sequence: int) -> int:
         return min((sequence, *(one - 1 for one in tuple(self._given_back))))

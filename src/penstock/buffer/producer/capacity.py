@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict
 from operator import add, le, sub
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,8 @@ class Capacity:
         )
         self._freed = threading.Condition(lock)
         # By weak reference: should an interrupt keep a call from leaving the line, its ticket dies with it.
-        self._line: deque[weakref.ref[Ticket]] = deque()
+        # Not a deque: a thousand tasks that are cancelled at once leave it from its middle.
+        self._line: OrderedDict[weakref.ref[Ticket], None] = OrderedDict()
         self._used = Held()
         self._is_closed = False
 
@@ -92,7 +93,7 @@ class Capacity:
 
     def line_up(self, ticket: Ticket) -> None:
         """Enter the line. Its call leaves it in a `finally`."""
-        self._line.append(weakref.ref(ticket))
+        self._line[weakref.ref(ticket)] = None
 
     def wait_of(self, ticket: Ticket) -> float | None:
         """How long a call has to wait before it asks again, in seconds; None when it is its turn.
@@ -114,12 +115,7 @@ class Capacity:
 
     def leave(self, ticket: Ticket) -> None:
         """Leave the line, wherever in it the call is."""
-        if self._line and self._line[0]() is ticket:
-            self._line.popleft()
-        elif self._line and self._line[-1]() is ticket:
-            self._line.pop()
-        else:
-            self._line = deque(other for other in self._line if other() is not ticket)
+        self._line.pop(weakref.ref(ticket), None)
         self._wake()  # the call that is first now may fit
 
     def close(self) -> None:
@@ -134,15 +130,16 @@ class Capacity:
         """Have the first in line ask again."""
         self._freed.notify_all()
         first = self._first_in_line()
-        if first is not None and first.latch is not None:
+        if first is not None and first.latch is not None and self._fits_alone(first.call):
             first.latch.open()
 
     def _first_in_line(self) -> Ticket | None:
         while self._line:
-            ticket = self._line[0]()
-            if ticket is not None:
+            reference = next(iter(self._line))
+            ticket = reference()
+            if ticket is not None and not (ticket.latch is not None and ticket.latch.is_lost):
                 return ticket
-            self._line.popleft()
+            self._line.pop(reference, None)
         return None
 
     def _fits_alone(self, call: Held) -> bool:

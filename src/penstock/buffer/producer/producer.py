@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from penstock.buffer.config import ProducerConfig
 from penstock.buffer.locations import Names
@@ -13,7 +15,7 @@ from penstock.buffer.producer.batches import Batches, BatchShipper
 from penstock.buffer.producer.capacity import Ticket
 from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Held, Input, PendingBatch, take
 from penstock.buffer.producer.write_handle import WriteHandle
-from penstock.core import Closing, LoopShare, check_config, close_at_exit, current, forget, uptime_ns
+from penstock.core import Closing, LoopShare, call_outside, check_config, close_at_exit, current, forget, uptime_ns
 from penstock.errors import BackpressureTimeout, InvalidInput
 from penstock.storage import ObjectStore, open_store, url_of
 
@@ -62,6 +64,7 @@ class Producer(Closing):
         self._clock = clock
         self._batches = Batches(self._shipper, self)
         self._lock = self._batches.lock
+        self._closing = threading.RLock()  # held by `close` to its end; re-entrant, for a signal handler may call it
         self._loop_share = LoopShare(_CALLS_PER_ITERATION)
         self._batches.start()
         close_at_exit(self)
@@ -117,7 +120,7 @@ class Producer(Closing):
         0
         """
         share = self._loop_share
-        if type(entries) is bytes and share.left:
+        if type(entries) is bytes and share.left > 0:
             batch = self._batches.open
             if batch is not None and batch.spare > len(entries) + ENTRY_OVERHEAD_BYTES:  # without the lock: a guess
                 share.left -= 1
@@ -145,10 +148,12 @@ class Producer(Closing):
                     if seconds is None:
                         capacity.leave(ticket)
                         return self._add(given, call, metadata)
-                await latch.wait(seconds)
+                await latch.wait(None if timeout is None else seconds)
+        except GeneratorExit:
+            call_outside(self._lock, partial(self._leave_line, ticket))
+            raise
         except BaseException:
-            with self._lock:
-                capacity.leave(ticket)
+            self._leave_line(ticket)
             raise
 
     def produce_json(self, objects: object, metadata: bytes = b"", timeout: float | None = None) -> WriteHandle:
@@ -179,18 +184,22 @@ class Producer(Closing):
         await self._batches.flush_async()
 
     def close(self) -> None:
-        """Flush, then stop. A second `close` does nothing. Raises what `flush` raises, stopped all the same."""
+        """Flush, then stop. Raises what `flush` raises, stopped all the same.
+
+        A second `close` does nothing but wait for the first, which may be one whose task was cancelled.
+        """
         self._check_process()
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._batches.capacity.close()
-        try:
-            self._batches.flush()
-        finally:
-            self._batches.stop()
-            forget(self)
+        with self._closing:
+            with self._lock:
+                if self._is_closed:
+                    return
+                self._is_closed = True
+                self._batches.capacity.close()
+            try:
+                self._batches.flush()
+            finally:
+                self._batches.stop()
+                forget(self)
 
     def _take(self, entries: Entries, metadata: bytes, timeout: float | None) -> WriteHandle:
         """Take what the short path cannot: every limit is checked, and a batch is begun or sealed as need be."""
@@ -199,6 +208,10 @@ class Producer(Closing):
             if not self._has_space(call):
                 self._batches.capacity.wait(call, timeout)
             return self._add(given, call, metadata)
+
+    def _leave_line(self, ticket: Ticket) -> None:
+        with self._lock:
+            self._batches.capacity.leave(ticket)
 
     def _given(self, entries: Entries, metadata: bytes) -> tuple[Input, Held]:
         """Check what a call was given, and count it."""

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock import metrics
-from penstock.core import Backoff, Closing, check_seconds, close_at_exit, forget, get_logger
+from penstock.core import Backoff, Closing, LoopShare, check_seconds, close_at_exit, forget, get_logger
 from penstock.errors import Closed, InvalidInput, InvalidTransition, NotReady, PenstockError
 from penstock.metalog.catalog.followed_partition import FollowedPartition, RecordsMissing
 from penstock.metalog.catalog.placing import metadata_partition_for
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 _LONGEST_POLL_SECONDS = 0.5  # after which a waiting thread looks whether its catalog still exists
 _LONGEST_RETRY_SECONDS = 5.0
-_MAX_CALL_THREADS = 2  # for coroutines: a read needs no more than a moment, and one `assign` is made at a time
+
+_CALLS_PER_ITERATION = 256  # of a loop, which then runs its other tasks
 
 _log = get_logger(__name__)
 _Answer = TypeVar("_Answer")
@@ -90,6 +91,7 @@ class SegmentCatalog(Closing):
         self._closing = threading.RLock()
         self._stop = threading.Event()
         self._why_ended: str | None = None
+        self._loop_share = LoopShare(_CALLS_PER_ITERATION)
         self._subscription = log.subscribe([])
         backoff = Backoff(first_retry_after, _LONGEST_RETRY_SECONDS)
         me = weakref.ref(self)
@@ -130,7 +132,7 @@ class SegmentCatalog(Closing):
 
     async def assign_async(self, metadata_partitions: Iterable[int]) -> None:
         """Do what `assign` does, without blocking the loop. Cancelled, it may be done or not: assign again."""
-        await self._calls.run(self.assign, metadata_partitions)
+        await self._assigns.run(self.assign, metadata_partitions)
 
     def add_segment(self, metadata: SegmentMetadata, timeout: float = 30) -> None:
         """Publish that the copy of a segment begins, and return when this catalog shows it.
@@ -306,10 +308,12 @@ class SegmentCatalog(Closing):
     async def _write_async(self, event: SegmentEvent, timeout: float) -> None:
         followed = self._followed_for(metadata_partition_for(partition_of(event), self._count), timeout)
         until = time.monotonic() + timeout
-        if not await followed.changes_async(event, until):
+        await followed.ready_async(until)
+        if not await self._calls.run(followed.changes, event, until):
             return
         with followed.listening() as refusals:
             offset = await self._log.publish_async(followed.partition, encode_event(event))
+            await self._loop_share.take()  # thousands may have been in one write of the log
             with _published_at(offset, refusals):
                 await followed.wait_for_async(offset, until)
 
@@ -322,10 +326,17 @@ class SegmentCatalog(Closing):
 
     @cached_property
     def _calls(self) -> Threads:
-        """The threads of coroutines' calls; without coroutines asyncio is not loaded."""
+        """The thread of coroutines' calls that ask a view; without coroutines asyncio is not loaded."""
         from penstock.core import Threads
 
-        return Threads("catalog", _MAX_CALL_THREADS)
+        return Threads("catalog-read")
+
+    @cached_property
+    def _assigns(self) -> Threads:
+        """The thread of coroutines that assign: the log may take long to answer, and views are asked meanwhile."""
+        from penstock.core import Threads
+
+        return Threads("catalog-assign")
 
     def _assigned_partition(self, partition: int) -> FollowedPartition:
         followed = self._followed.get(partition)

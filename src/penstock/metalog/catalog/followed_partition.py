@@ -25,6 +25,8 @@ _log = get_logger(__name__)
 
 _Answer = TypeVar("_Answer")
 
+_READINESS = -1  # what a coroutine waits for that waits for no offset
+
 
 class RecordsMissing(StorageError):
     """A record came before one that should have come first."""
@@ -46,9 +48,11 @@ class FollowedPartition:
         self.next_offset = self._saved_offset = self.start
         """Everything below it is applied."""
         self._moved = threading.Condition(threading.RLock())
-        self._awaiting: dict[LoopLatch, Callable[[], bool]] = {}  # coroutines, and what each of them waits for
-        self._listeners: list[dict[int, InvalidTransition]] = []
         self._end: PenstockError | None = None
+        # The lock of what follows: it is never held for long, for a loop's thread acquires it, and not the one above.
+        self._listed = threading.RLock()
+        self._awaiting: dict[int, dict[LoopLatch, None]] = {}  # coroutines, by the offset whose event they wait for
+        self._listeners: dict[int, dict[int, InvalidTransition]] = {}
 
     def apply(self, record: MetadataRecord) -> None:
         """Apply the next record, or skip it. Raises `RecordsMissing` if records before it are missing."""
@@ -66,7 +70,7 @@ class FollowedPartition:
             else:
                 self._skip(record, refusal)
             self.next_offset += 1
-            self._notify()
+            self._notify(record.offset)
 
     def read(self, question: Callable[[SegmentView], _Answer]) -> _Answer:
         """Ask the view. Raises `NotReady`, or why this ended."""
@@ -84,33 +88,35 @@ class FollowedPartition:
                 raise self._not_ready()
             return self._view.check(event)
 
-    async def changes_async(self, event: SegmentEvent, until: float) -> bool:
-        """Do what `changes` does, without blocking the loop."""
-        await self._wait_async(self._is_ready, until)
-        return self.changes(event, until)
+    async def ready_async(self, until: float) -> None:
+        """Wait until `changes` does not wait: it is ready, this has ended, or the time is over."""
+        await self._wait_async(_READINESS, self._is_ready, until)
 
     @contextmanager
     def listening(self) -> Iterator[dict[int, InvalidTransition]]:
         """Collect the refusals from now on, by offset: an event may be applied before its `publish` returns."""
         refusals: dict[int, InvalidTransition] = {}
-        with self._moved:
-            self._listeners.append(refusals)
+        with self._listed:
+            self._listeners[id(refusals)] = refusals
         try:
             yield refusals
         finally:
-            with self._moved:
-                self._listeners = [one for one in self._listeners if one is not refusals]
+            with self._listed:
+                del self._listeners[id(refusals)]
 
     def wait_for(self, offset: int, until: float) -> None:
         """Return when an offset is applied. Raises `NotReady` if it is not in time, or why this ended."""
         with self._moved:
             if not self._wait(lambda: self.next_offset > offset, until):
-                raise NotReady(f"metadata partition {self.partition} has applied the offsets below {self.next_offset}")
+                raise self._not_applied()
 
     async def wait_for_async(self, offset: int, until: float) -> None:
         """Do what `wait_for` does, without blocking the loop."""
-        await self._wait_async(lambda: self.next_offset > offset, until)
-        self.wait_for(offset, until)
+        await self._wait_async(offset, lambda: self.next_offset > offset, until)
+        if self._end is not None:
+            raise _again(self._end)
+        if self.next_offset <= offset:
+            raise self._not_applied()
 
     def end(self, why: PenstockError) -> None:
         """Apply and answer nothing from now on; calls that wait raise this error."""
@@ -143,6 +149,9 @@ class FollowedPartition:
         goal = "the log's high-water mark is not known: assign again" if self.mark is None else f"of {self.mark}"
         return NotReady(f"metadata partition {self.partition} is catching up: {self.next_offset} applied, {goal}")
 
+    def _not_applied(self) -> NotReady:
+        return NotReady(f"metadata partition {self.partition} has applied the offsets below {self.next_offset}")
+
     def _wait(self, is_so: Callable[[], bool], until: float) -> bool:
         while self._end is None and not is_so():
             remaining = until - time.monotonic()
@@ -153,27 +162,37 @@ class FollowedPartition:
             raise _again(self._end)
         return True
 
-    async def _wait_async(self, is_so: Callable[[], bool], until: float) -> None:
-        """Wait until it is so, which it then stays; or until this ends, or the time is over."""
+    async def _wait_async(self, offset: int, is_so: Callable[[], bool], until: float) -> None:
+        """Wait until it is so, which it then stays; or until this ends, or the time is over.
+
+        It becomes so with the event at this offset, or is `_READINESS`.
+        """
         from penstock.core import LoopLatch  # callers that do not await need not load asyncio
 
         latch = LoopLatch()
-        with self._moved:
+        with self._listed:
             if self._end is not None or is_so():
                 return
-            self._awaiting[latch] = is_so
+            self._awaiting.setdefault(offset, {})[latch] = None
         try:
             await latch.wait(max(until - time.monotonic(), 0.0))
         finally:
-            with self._moved:
-                del self._awaiting[latch]
+            with self._listed:
+                others = self._awaiting.get(offset, {})
+                others.pop(latch, None)
+                if not others:
+                    self._awaiting.pop(offset, None)
 
-    def _notify(self) -> None:
-        """Wake what waits for this change. The lock is held: by no thread for long, for the loop's acquires it too."""
+    def _notify(self, applied: int = _READINESS) -> None:
+        """Wake what waits for this change: an offset was applied, the mark is known, or this has ended."""
         self._moved.notify_all()
-        for latch, is_so in self._awaiting.items():
-            if self._end is not None or is_so():
-                latch.open()
+        with self._listed:
+            reached = tuple(self._awaiting) if self._end is not None else (applied,)
+            if self._is_ready():
+                reached += (_READINESS,)
+            latches = [latch for offset in reached for latch in self._awaiting.pop(offset, ())]
+        for latch in latches:
+            latch.open()
 
     def _decoded(self, record: MetadataRecord) -> SegmentEvent | _Skipped:
         try:
@@ -201,8 +220,9 @@ class FollowedPartition:
     def _skip(self, record: MetadataRecord, skipped: _Skipped) -> None:
         metrics.catalog_events_skipped.labels(skipped.reason).inc()
         _log.warning("skipped offset %d of metadata partition %d (%s): %s", record.offset, record.partition, *skipped)
-        for refusals in self._listeners:
-            refusals[record.offset] = InvalidTransition(skipped.message)
+        with self._listed:
+            for refusals in self._listeners.values():
+                refusals[record.offset] = InvalidTransition(skipped.message)
 
 
 def _again(error: PenstockError) -> PenstockError:

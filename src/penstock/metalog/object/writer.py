@@ -76,10 +76,10 @@ class PartitionWriter:
 
     async def publish_async(self, payload: bytes) -> int:
         """Do what `publish` does, for a coroutine. Cancelled before its write begins, it is not published."""
-        import asyncio  # callers that do not await need not load it
+        from penstock.core import wait_for  # callers that do not await need not load asyncio
 
         publication = _checked(payload)
-        await asyncio.wrap_future(self._commits.commit_later(publication))
+        await wait_for(self._commits.commit_later(publication))
         return publication.offset
 
     def close(self) -> None:
