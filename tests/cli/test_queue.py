@@ -1,9 +1,10 @@
-"""`penstock queue dump`: what a durable queue holds, as JSON, without taking any of it."""
+"""`penstock queue`: what durable queues hold, as a table or as JSON, without taking any of it, and their repair."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 
 import rocksdict
@@ -101,3 +102,60 @@ def test_control_characters_of_a_path_never_reach_the_terminal(tmp_path: Path, h
     assert (done.status, done.err.count("\n"), "\x1b" in done.err) == (1, 1, False)
     done = here("queue", "repair", str(path))
     assert (done.status, done.out.count("\n"), "\x1b" in done.out) == (0, 2, False)
+
+
+# --- status
+
+
+def test_the_status_of_a_queue_that_another_process_has_open(tmp_path: Path) -> None:
+    with DurableEventQueue(tmp_path / "outbox") as queue:
+        queue.push_many([b"event"] * 3)
+        queue.ack(0)
+        done = run("queue", "status", str(tmp_path / "outbox"), "--json")
+        assert queue.ready_len() == 2
+    assert (done.returncode, done.stderr) == (0, "")
+    (found,) = json.loads(done.stdout)
+    assert found.pop("bytes_on_disk") > 0
+    assert 0 <= found.pop("seconds_since_write") < 100
+    assert found == {
+        "path": str(tmp_path / "outbox"),
+        "of_worker": False,
+        "not_acked": 2,
+        "is_open": True,
+        "process": os.getpid(),
+        "damage": None,
+    }
+
+
+def test_the_status_of_a_folder_is_a_line_for_each_queue(tmp_path: Path, here: Here) -> None:
+    with DurableEventQueue(tmp_path / "broken") as queue:
+        queue.push(b"event")
+    (tmp_path / "broken" / "penstock-mark").unlink()
+    with DurableEventQueue(tmp_path / "own") as queue:
+        queue.push_many([b"event"] * 2)
+    with DurableEventQueue.for_worker(tmp_path) as queue:
+        queue.push(b"event")
+        done = here("queue", "status", str(tmp_path))
+    assert (done.status, done.err) == (0, "")
+    broken, own, worker, total = [line for line in done.out.splitlines() if " │ " in line or "queues" in line]
+    assert "damaged: its file penstock-mark is missing" in broken
+    assert [cell.strip() for cell in own.strip("│").split("│")][:2] == ["own", "2"]
+    assert "not open" in own
+    assert f"of a worker, open in process {os.getpid()}" in worker
+    assert total == "3 queues, 1 open; 3 events"
+
+
+def test_where_there_is_no_queue_its_status_is_an_error_in_one_line(tmp_path: Path, here: Here) -> None:
+    for place in (tmp_path, tmp_path / "nothing"):
+        for more in ((), ("--json",)):
+            done = here("queue", "status", str(place), *more)
+            assert done.is_error(f"there is no durable queue in {place}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_whose_queues_of_workers_are_all_shipped_has_an_empty_status(tmp_path: Path, here: Here) -> None:
+    with DurableEventQueue.for_worker(tmp_path):
+        pass
+    assert here("ship", str(tmp_path), str(tmp_path / "buffer"), "--until-idle").status == 0
+    assert json.loads(here("queue", "status", str(tmp_path), "--json").out) == []
+    assert here("queue", "status", str(tmp_path)).out == "0 queues, 0 open; 0 events\n"

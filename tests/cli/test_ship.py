@@ -57,10 +57,29 @@ def test_a_folder_of_queues_is_shipped(tmp_path: Path, here: Here) -> None:
     assert shipped(tmp_path / "buffer") == [b"0", b"1", b"2"]
 
 
-@pytest.mark.parametrize("more", [(), ("--until-idle",)])
-def test_a_place_without_a_queue_is_reported_in_one_line(tmp_path: Path, more: tuple[str, ...], here: Here) -> None:
-    done = here("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), *more)
+def test_a_place_without_a_queue_is_reported_in_one_line(tmp_path: Path, here: Here) -> None:
+    done = here("ship", str(tmp_path / "nothing"), str(tmp_path / "buffer"), "--until-idle")
     assert done.is_error(f"there is no durable queue in {tmp_path / 'nothing'}")
+
+
+def test_beside_live_workers_it_ships_and_removes_what_dead_ones_left_and_succeeds(tmp_path: Path) -> None:
+    folder, buffer = tmp_path / "queues", str(tmp_path / "buffer")
+    with DurableEventQueue.for_worker(folder) as dead:
+        dead.push(b"left")
+        live = [DurableEventQueue.for_worker(folder) for _ in range(2)]
+    for queue in live:
+        queue.push(b"its own")
+    done = run("ship", str(folder), buffer, "--until-idle")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "shipped 1 event, 4 bytes; 2 queues left to live workers\n"
+    assert not Path(dead.path).exists()
+    assert [queue.ready_len() for queue in live] == [1, 1]
+    for queue in live:
+        queue.close()
+    assert run("ship", str(folder), buffer, "--until-idle").stdout == "shipped 2 events, 14 bytes\n"
+    again = run("ship", str(folder), buffer, "--until-idle")
+    assert (again.returncode, again.stdout) == (0, "shipped 0 events, 0 bytes\n")
+    assert sorted(shipped(tmp_path / "buffer")) == [b"its own", b"its own", b"left"]
 
 
 def test_a_queue_that_is_open_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from penstock.queue import MsgspecCodec, opening_of, queues_in
 from penstock.storage import ObjectStore
 from penstock.testing import Fault, FaultyStore
 from tests.support.processes import PATIENCE, Parent, Start
-from tests.support.waiting import Background, Bell
+from tests.support.waiting import Background, Bell, wait_until
 
 
 def numbered(first: int, stop: int) -> list[bytes]:
@@ -319,10 +319,30 @@ def test_every_opening_of_a_queue_differs_from_the_one_before(tmp_path: Path) ->
     assert len(set(seen)) == 3
 
 
-@pytest.mark.parametrize("until_idle", [True, False])
-def test_where_nothing_is_there_is_no_queue(tmp_path: Path, where: str, until_idle: bool) -> None:
+def test_until_idle_where_nothing_is_there_is_no_queue(tmp_path: Path, where: str) -> None:
     with pytest.raises(NotFound, match=r"there is no durable queue in .*nothing"):
-        ship(tmp_path / "nothing", where, until_idle=until_idle)
+        ship(tmp_path / "nothing", where, until_idle=True)
+
+
+def test_a_file_is_no_folder_to_wait_for(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFound, match=r"there is no durable queue in .*file: Not a directory"):
+        ship(tmp_path / "file", where)
+
+
+@pytest.mark.parametrize("place", ["folder/worker", "folder"], ids=["a folder", "one queue"])
+def test_what_is_not_there_yet_is_waited_for(
+    tmp_path: Path, where: str, stop: Event, committed: Bell, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """As by a shipper that starts before the application does."""
+    shipper = Background(lambda: ship(tmp_path / "folder", where, stop=stop))
+    wait_until(lambda: "is not there yet" in caplog.text)
+    fill(tmp_path / "elsewhere" / place, numbered(0, 10))
+    (tmp_path / "elsewhere" / "folder").rename(tmp_path / "folder")
+    committed.wait()
+    stop.set()
+    assert shipper.result().processed == 10
+    assert caplog.text.count("is not there yet") == 1
 
 
 def test_in_an_empty_folder_is_no_queue_and_none_is_created(tmp_path: Path, where: str) -> None:

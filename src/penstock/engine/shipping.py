@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from logging import INFO, WARNING
 from typing import Any
 
 from penstock.buffer import ProducerConfig
@@ -21,12 +23,13 @@ from penstock.errors import (
     ReceiveFailed,
     StorageError,
 )
-from penstock.queue import DurableEventQueue, is_queue, opening_of, queues_in
+from penstock.queue import DurableEventQueue, WorkerQueues, is_queue, opening_of, queues_in
 from penstock.storage import ObjectStore, local_path
 
-_FIRST_RETRY_SECONDS = 1.0
-_LONGEST_RETRY_SECONDS = 30.0
+FIRST_RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 30.0
 _FOLDER_POLL_SECONDS = 1.0
+_LOOKING_AGAIN = f"looking again every {_FOLDER_POLL_SECONDS:.0f} s"
 
 _log = get_logger(__name__)
 
@@ -41,13 +44,16 @@ def ship(
 ) -> EngineStats:
     """Move the events of a queue into a buffer, on and on; an event is acked when the buffer has it durably.
 
-    `queue` is an open queue (run this in a thread beside the application), or a path that no process has open: one
-    queue, or a folder of queues. It ends when `stop` is set, or with `until_idle` when nothing is left. A crash at any
-    point loses nothing; the block that was under way may be in the buffer twice.
+    `queue` is an open queue (run this in a thread beside the application: see `Shipper`), or a path that no process
+    has open: one queue, or a folder of queues. It ends when `stop` is set, or with `until_idle` when nothing is left. A
+    crash at any point loses nothing; the block that was under way may be in the buffer twice.
+
+    In a folder, the queues that `DurableEventQueue.for_worker` has made are left to their workers while these live;
+    after that they are shipped, and removed when they are empty. A folder that is not there yet is waited for.
 
     While the store or the disk fails it logs that, and tries again until it works or `stop` is set; with `until_idle`
-    the error is raised. Raises `EngineError` for what trying again does not mend, `NotFound` where no queue is, and
-    `StorageError` for a queue that another process has open.
+    the error is raised. Raises `EngineError` for what trying again does not mend; with `until_idle` `NotFound` where no
+    queue is, and `StorageError` for a queue that another process has open, unless it is the queue of a live worker.
 
     >>> import tempfile
     >>> with DurableEventQueue(tempfile.mkdtemp()) as queue:
@@ -60,17 +66,21 @@ def ship(
     if stop is not None and not isinstance(stop, threading.Event):
         raise InvalidInput(f"stop must be a threading.Event, not {type(stop).__name__}")
     with BufferSender(where, config) as sender:
-        return _Shipper(sender, stop or threading.Event(), until_idle=until_idle).ship(queue)
+        return Shipping(sender, stop or threading.Event(), until_idle=until_idle).ship(queue)
 
 
-class _Shipper:
+class Shipping:
+    """Moves events from queues to a sender, until `stop` is set."""
+
     def __init__(self, sender: BufferSender, stop: threading.Event, *, until_idle: bool) -> None:
         self._sender = sender
         self._stop = stop
         self._until_idle = until_idle
         self._engine = BatchEngine()
+        self._noted = set[str]()  # at the last look at the folder
 
     def ship(self, queue: DurableEventQueue[Any] | str | os.PathLike[str]) -> EngineStats:
+        """Ship an open queue, the queue in a directory, or those in a folder."""
         if isinstance(queue, DurableEventQueue):
             self._ship_queue(queue, until_idle=self._until_idle)
         elif is_queue(queue):
@@ -81,7 +91,7 @@ class _Shipper:
         return self._engine.stats
 
     def _ship_queue(self, queue: DurableEventQueue[Any], *, until_idle: bool) -> None:
-        backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, jitter=lambda: 1.0)
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, jitter=lambda: 1.0)
         with QueueReceiver(queue) as receiver:
             while not self._stop.is_set():
                 before = self._engine.stats.processed
@@ -104,37 +114,61 @@ class _Shipper:
 
     def _ship_folder(self, folder: str) -> None:
         """Ship every queue of a folder; without `until_idle`, again each time another process has opened it since."""
-        logged = set[str]()
+        workers = WorkerQueues(folder)
         shipped: dict[str, bytes | None] = {}  # the opening of a queue in which everything of it was shipped
         while not self._stop.is_set():
-            places = _places_in(folder)
-            if not places and self._until_idle:
-                raise NotFound(f"there is no durable queue in {folder}")
+            if is_queue(folder):  # it was made while it was waited for
+                self.ship(folder)
+                return
             refused = list[PenstockError]()
-            for place in places:
+            notes = dict[str, int]()
+            for place in self._places_in(folder, workers, notes):
                 if self._stop.is_set() or (place in shipped and shipped[place] == opening_of(place)):
                     continue
+                of_worker = workers.has(place)
+                if not of_worker and not is_queue(place):
+                    continue  # another shipper has removed it: to open it would make it anew
                 try:
-                    with DurableEventQueue(place) as queue:
+                    claimed = workers.claim(place) if of_worker else place
+                    if claimed is None:
+                        if workers.has(place):
+                            notes[f"the queue in {place} is left to its worker, which is alive"] = INFO
+                        continue
+                    with DurableEventQueue(claimed) as queue:
                         opening = opening_of(place)  # now: after the close another process may open it
                         self._ship_queue(queue, until_idle=True)
+                    if of_worker and workers.remove(place):
+                        continue
                 except (StorageError, CorruptData, ReceiveFailed) as error:
                     refused.append(error)  # one queue that cannot be read does not hold up the others
                     continue
                 shipped[place] = opening
-            if self._until_idle:
-                for refusal in refused:
-                    raise refusal
-                return
+            for refusal in refused if self._until_idle else ():
+                raise refusal
             for refusal in refused:
-                if str(refusal) not in logged:
-                    _log.warning("%s; looking again every %.0f s", refusal, _FOLDER_POLL_SECONDS)
-            logged = {str(refusal) for refusal in refused}
+                notes[f"{refusal}; {_LOOKING_AGAIN}"] = WARNING
+            self._log_new(notes)
+            if self._until_idle:
+                return
             self._stop.wait(_FOLDER_POLL_SECONDS)
 
+    def _places_in(self, folder: str, workers: WorkerQueues, notes: dict[str, int]) -> list[str]:
+        """The queues in a folder. Without `until_idle` a folder that is not there yet, or empty, is waited for."""
+        try:
+            places = queues_in(folder)
+            workers.tidy()
+        except OSError as error:
+            if not self._until_idle and isinstance(error, FileNotFoundError):
+                notes[f"{folder} is not there yet; {_LOOKING_AGAIN}"] = WARNING
+                return []
+            raise NotFound(f"there is no durable queue in {folder}: {error.strerror}") from error
+        if not places and self._until_idle and not workers.exist:
+            raise NotFound(f"there is no durable queue in {folder}")
+        return places
 
-def _places_in(folder: str) -> list[str]:
-    try:
-        return queues_in(folder)
-    except OSError as error:
-        raise NotFound(f"there is no durable queue in {folder}: {error.strerror}") from error
+    def _log_new(self, notes: Mapping[str, int]) -> None:
+        """Log the notes that the last look at the folder did not have."""
+        for note, level in notes.items():
+            if note not in self._noted:
+                _log.log(level, "%s", note)
+        self._noted = set(notes)
