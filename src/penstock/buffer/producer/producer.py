@@ -20,7 +20,7 @@ from penstock.errors import BackpressureTimeout, InvalidInput
 from penstock.storage import ObjectStore, open_store, url_of
 
 _NO_METADATA = b""  # the one object that every empty `bytes` is
-_CALLS_PER_ITERATION = 256  # of a loop, which then runs its other tasks
+_CALLS_PER_ITERATION = 1024  # of a loop, which then runs its other tasks
 _MIN_BYTES_TO_SEAL_EARLY = 4 << 20
 _FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
 _MAX_METADATA_BYTES = (1 << 32) - 1
@@ -120,15 +120,13 @@ class Producer(Closing):
         0
         """
         share = self._loop_share
-        if type(entries) is bytes and share.left > 0:
-            batch = self._batches.open
-            if batch is not None and batch.spare > len(entries) + ENTRY_OVERHEAD_BYTES:  # without the lock: a guess
-                share.left -= 1
-                try:
-                    return self.produce(entries, metadata, 0.0)
-                except BackpressureTimeout:
-                    if timeout == 0:
-                        raise
+        if share.left > 0 and type(entries) is bytes and self._batches.open is not None:  # none while calls are in line
+            share.left -= 1
+            try:
+                return self.produce(entries, metadata, 0.0)
+            except BackpressureTimeout:
+                if timeout == 0:
+                    raise
         self._check_process()
         from penstock.core import LoopLatch  # here: a caller without coroutines does not load asyncio
 
