@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from penstock.storage import open_store
 from tests.support.command import MAIN, Here, run
 from tests.support.kafka_broker import kafka_bootstrap
 from tests.support.kafka_topics import create_topic, fill
+from tests.support.processes import PATIENCE
 
 __all__ = ["kafka_bootstrap"]
 
@@ -95,6 +97,33 @@ def test_what_is_no_url_of_a_topic_is_refused(url: str, tmp_path: Path, here: He
     assert here("import", url, "--to", str(tmp_path)).is_error("a topic is kafka://HOST:PORT/TOPIC")
 
 
+@pytest.mark.slow
+def test_a_broker_that_is_not_reached_is_an_error_of_one_line(tmp_path: Path) -> None:
+    done = run("import", "kafka://127.0.0.1:1/topic", "--to", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("penstock: KafkaImport('topic' at 127.0.0.1:1, group 'penstock-import'): Failed to")
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_ends_an_import_that_follows_and_what_was_read_is_in_the_buffer(
+    kafka_bootstrap: str, fresh_name: str, tmp_path: Path
+) -> None:
+    create_topic(kafka_bootstrap, fresh_name)
+    fill(kafka_bootstrap, fresh_name, [b"a", b"b"])
+    buffer, until = tmp_path / "buffer", time.monotonic() + PATIENCE
+    words = ("import", f"kafka://{kafka_bootstrap}/{fresh_name}", "--to", str(buffer))
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while appended(buffer) < 2:
+            assert time.monotonic() < until, "nothing is imported"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert out.startswith("imported 2 events, 2 bytes, of 1 partition of kafka://")
+    assert err == "penstock: stopped by SIGINT; what was read is in the buffer\n"
+    assert process.returncode == 0
+
+
 def test_a_password_in_the_url_is_never_shown(tmp_path: Path) -> None:
     url = "kafka://me:hunter22@127.0.0.1:1/topic"
     done = run("import", url, "--to", str(tmp_path), "--kafka-option", "sasl.mechanisms=hunter22")
@@ -122,15 +151,15 @@ def test_an_import_that_is_killed_over_and_over_has_each_record_once(
     command = [sys.executable, "-c", MAIN, "import", f"kafka://{kafka_bootstrap}/{fresh_name}", "--to", str(buffer)]
     began = time.monotonic()
     for number in range(kills):
-        before = appended(buffer)
+        before, goal = appended(buffer), events * (number + 1) // (kills + 1)  # spread over the whole of it
         with subprocess.Popen(
             [*command, "--until-end", "--block-records", str(max(events // 200, 50))],
             stdout=subprocess.DEVNULL,
             env=dict(os.environ),
         ) as process:
-            # Some kills right after a write of this run, others at any moment of it.
-            while process.poll() is None and appended(buffer) <= before + dice.randrange(3) * events // (kills * 6):
-                time.sleep(dice.random() / 50)
+            while process.poll() is None and appended(buffer) < goal:
+                pass
+            time.sleep(dice.random() / 50)  # right after a write, in the next one, or between
             process.kill()
             killed += process.wait() == -9
         assert appended(buffer) >= before, number

@@ -57,6 +57,8 @@ class Broker:
             "log.retention.check.interval.ms": 200,
             "log.segment.delete.delay.ms": 0,
             "offsets.topic.replication.factor": 1,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
         }
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         # The first byte is 0: an id that began with a dash would be an option of the command.

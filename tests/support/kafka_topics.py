@@ -11,7 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 def create_topic(bootstrap: str, name: str, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+    # Tests set timestamps that are old: records with them would be deleted, some time after the broker's start.
+    topic = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
+    admin.create_topics([topic])[name].result(30)
 
 
 def fill(bootstrap: str, topic: str, values: Iterable[bytes | None], partition: int = 0, **more: Any) -> None:

@@ -57,7 +57,8 @@ def import_command(
     each partition is in one write. A second import of the same group into the same buffer is refused.
     """
     options = named_values(kafka_options, "a setting of Kafka's client is NAME=VALUE, such as security.protocol=SSL")
-    place = KafkaPlace.of(source, options)
+    # Without a log of the client's, which has lines for each attempt to connect: an error is one line, with the reason.
+    place = KafkaPlace.of(source, {"log_level": "0"} | options)
     store = open_with(to, storage_options)
     with (
         StopOnSignal() as stop,

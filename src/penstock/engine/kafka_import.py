@@ -7,6 +7,7 @@ at, so neither a killed import whose last write arrives late nor a second import
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.buffer import FLUSH_SIZE_BYTES, BlockAppender, BlockName, ProducerConfig, Writers, join_to_size
-from penstock.core import Closing, get_logger
+from penstock.core import Closing, check_seconds, get_logger
+from penstock.engine.transports.kafka_reach import UNREACHABLE_AFTER, Reach
 from penstock.engine.transports.kafka_records import record_of
 from penstock.errors import InvalidInput, NotFound, StorageError
 from penstock.metalog import KafkaConfig, kafka_client
@@ -26,6 +28,9 @@ _MAX_MESSAGES_PER_CALL = 10_000
 _REQUEST_SECONDS = 15.0
 _WAIT_SECONDS = 0.2  # for messages, until a stop is noticed
 _FLUSH_SECONDS = 1.0  # after which a block that is not full is appended
+_CLOSE_SECONDS = 5.0
+_RETRY_SECONDS = 0.2
+_PARTITIONS_SECONDS = 10.0  # after which it looks for new partitions
 
 _log = get_logger(__name__)
 
@@ -83,7 +88,8 @@ class KafkaImport(Closing):
     """Moves a topic into a buffer, until it is stopped or at the end that the topic had at the start.
 
     Raises `InvalidInput` where the extra `kafka` is not installed, and for a buffer with a manifest of version 1, which
-    remembers no writers; `NotFound` where there is no such topic; `StorageError` where Kafka cannot be reached.
+    remembers no writers; `NotFound` where there is no such topic; `StorageError` where Kafka cannot be reached, and
+    while it runs, when it was not for `unreachable_after` seconds.
     """
 
     _instead_in_child = "make a KafkaImport here"
@@ -98,12 +104,15 @@ class KafkaImport(Closing):
         until_end: bool = False,
         config: ProducerConfig | None = None,
         block_records: int = MAX_RECORDS_PER_BLOCK,
+        unreachable_after: float = UNREACHABLE_AFTER,
     ) -> None:
         super().__init__()
+        check_seconds("unreachable_after", unreachable_after)
         self._client = kafka_client("An import from Kafka")
         self._kafka = KafkaConfig.checked(
             {"bootstrap.servers": place.bootstrap} | dict(place.settings), _REQUEST_SECONDS
         )
+        self._bootstrap = place.bootstrap
         self._topic = place.topic
         self._group = group
         self._block_records = block_records
@@ -111,18 +120,25 @@ class KafkaImport(Closing):
         self.events = self.bytes = 0
         writers = Writers(store).list()  # raises on version 1, before anything is read
         self._appender = BlockAppender(store, config)
-        settings = {"enable.partition.eof": True, "auto.offset.reset": "error"}
+        self._reach = Reach(self, self._kafka, unreachable_after)
+        settings = {"enable.partition.eof": True, "error_cb": self._reach.note}
         self._consumer = self._kafka.group_consumer(group, "error", settings)
         try:
+            ends = {number: self._ends(number) for number in self._partition_numbers()}
+            begins = self._latest(ends, writers) if start == "latest" else {}
             self.partitions = {
-                number: self._begin(number, writers, start, until_end=until_end) for number in self._partition_numbers()
+                number: self._begin(number, low, high, writers.get(self._writer(number)), begins.get(number, low))
+                for number, (low, high) in ends.items()
             }
+            if until_end:
+                for number, part in self.partitions.items():
+                    part.end = ends[number][1]
         except BaseException:
             self._consumer.close()
             raise
 
     def __repr__(self) -> str:
-        return f"KafkaImport({self._topic!r}, group {self._group!r})"
+        return f"KafkaImport({self._topic!r} at {self._bootstrap}, group {self._group!r})"
 
     @property
     def remaining(self) -> int | None:
@@ -136,15 +152,18 @@ class KafkaImport(Closing):
         """Import until it is at the end, or `should_stop`; what was read by then is appended."""
         self._check_process()
         self._check_open()
-        assign = [self._at(number, part.read) for number, part in self.partitions.items() if not part.is_done]
-        if not assign:
+        if all(part.is_done for part in self.partitions.values()):
             return
-        self._call(self._consumer.assign, assign)
-        flushed = time.monotonic()
+        self._assign()
+        flushed = looked = time.monotonic()
         while not should_stop() and not all(part.is_done for part in self.partitions.values()):
+            if self.remaining is None and time.monotonic() - looked >= _PARTITIONS_SECONDS:
+                self._add_partitions()
+                looked = time.monotonic()
             messages = self._call(self._consumer.consume, _MAX_MESSAGES_PER_CALL, _WAIT_SECONDS)
             for message in messages:
                 self._take(message)
+            self._reach.check(self._consumer)
             is_due = time.monotonic() - flushed >= _FLUSH_SECONDS
             for number, part in self.partitions.items():
                 is_at_end = part.end is not None and part.read >= part.end
@@ -161,7 +180,10 @@ class KafkaImport(Closing):
         is_first = not self._is_closed
         self._is_closed = True
         if is_first:
-            self._consumer.close()
+            # It waits for the offsets that it shows in Kafka, without a limit where no broker is reached.
+            closing = threading.Thread(target=self._consumer.close, name="kafka-import-close", daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECONDS)
 
     def _partition_numbers(self) -> list[int]:
         found = self._call(self._consumer.list_topics, self._topic, _REQUEST_SECONDS).topics[self._topic]
@@ -172,13 +194,32 @@ class KafkaImport(Closing):
             )
         return sorted(found.partitions)
 
-    def _begin(self, number: int, writers: Mapping[str, Any], start: str, *, until_end: bool) -> ImportedPartition:
+    def _assign(self) -> None:
+        parts = self.partitions.items()
+        self._call(self._consumer.assign, [self._at(number, part.read) for number, part in parts if not part.is_done])
+
+    def _add_partitions(self) -> None:
+        """Begin with partitions that the topic has got since, at their first record."""
+        try:
+            new = [number for number in self._partition_numbers() if number not in self.partitions]
+            added = {number: self._begin(number, *self._ends(number), None, None) for number in new}
+        except (NotFound, StorageError) as error:
+            _log.warning("%s; new partitions are looked for again in %g s", error, _PARTITIONS_SECONDS)
+            return
+        if added:
+            _log.info("%r: the topic has new partitions: %s", self, new)
+            self.partitions |= added
+            self._assign()
+
+    def _ends(self, number: int) -> tuple[int, int]:
+        """The offset of the first record of a partition, and the one after its last."""
         low, high = self._call(self._consumer.get_watermark_offsets, self._at(number), _REQUEST_SECONDS)
-        writer = writers.get(self._writer(number))
+        return low, high
+
+    def _begin(self, number: int, low: int, high: int, writer: Any, begin: int | None) -> ImportedPartition:
+        """Where a partition goes on by its writer in the buffer, or begins where it has none."""
         known = 0 if writer is None else writer.transaction
-        first = known
-        if writer is None:
-            first = low if start == "earliest" else self._latest(number, high)
+        first = known if writer is not None else low if begin is None else begin
         if first < low:
             _log.warning(
                 "partition %d of topic %r begins at %d: Kafka has deleted %d records before it, which are not imported",
@@ -190,20 +231,32 @@ class KafkaImport(Closing):
                 f"the buffer has partition {number} of {self._topic!r} up to {first}, and the topic ends at {high}: "
                 "it was deleted and created again, or is another one; import it under another --group"
             )
-        return ImportedPartition(first, first, first, high if until_end else None, known)
+        return ImportedPartition(first, first, first, None, known)
 
-    def _latest(self, number: int, high: int) -> int:
-        """Where an import from the latest record begins: kept in Kafka, for a restart before the first block."""
-        kept = self._call(self._consumer.committed, [self._at(number)], _REQUEST_SECONDS)[0].offset
-        if kept >= 0:
-            return int(kept)
-        self._call(lambda: self._consumer.commit(offsets=[self._at(number, high)], asynchronous=False))
-        return high
+    def _latest(self, ends: Mapping[int, tuple[int, int]], writers: Mapping[str, Any]) -> dict[int, int]:
+        """Where an import from the latest records begins: kept in Kafka, for a restart before the first block.
+
+        All of it is kept at once: a partition without an offset, where others have one or a writer, came later, and
+        begins at its first record.
+        """
+        found = self._call(self._consumer.committed, [self._at(number) for number in ends], _REQUEST_SECONDS)
+        kept = {one.partition: int(one.offset) for one in found if one.offset >= 0}
+        if kept or any(self._writer(number) in writers for number in ends):
+            return kept
+        latest = {number: high for number, (_, high) in ends.items()}
+        offsets = [self._at(number, high) for number, high in latest.items()]
+        for one in self._call(lambda: self._consumer.commit(offsets=offsets, asynchronous=False)):
+            if one.error is not None:
+                raise StorageError(
+                    f"{self!r}: its beginning is not kept: {self._kafka.without_secrets(one.error.str())}"
+                )
+        return latest
 
     def _take(self, message: Any) -> None:
         error = message.error()
         part = self.partitions[message.partition()]
         if error is None:
+            self._reach.note_message()
             if message.offset() < part.read or (part.end is not None and message.offset() >= part.end):
                 # Behind the end of `until_end`: a later import takes it.
                 part.read = max(part.read, part.end or 0)
@@ -249,9 +302,20 @@ class KafkaImport(Closing):
         return self._client.TopicPartition(self._topic, number, offset)
 
     def _call(self, call: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return call(*args)
-        except self._client.KafkaException as error:
-            reason = error.args[0]
-            text = reason.str() if hasattr(reason, "str") else str(reason)
-            raise StorageError(f"{self!r}: {self._kafka.without_secrets(text)}") from None
+        until = time.monotonic() + _REQUEST_SECONDS
+        while True:
+            try:
+                return call(*args)
+            except self._client.KafkaException as error:
+                reason = error.args[0]
+                is_starting = reason.code() in (
+                    self._client.KafkaError.NOT_COORDINATOR,
+                    self._client.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+                    self._client.KafkaError.COORDINATOR_NOT_AVAILABLE,
+                )
+                if not is_starting or time.monotonic() >= until:
+                    raise self._failed(reason) from None
+                time.sleep(_RETRY_SECONDS)  # a broker that has just started
+
+    def _failed(self, reason: Any) -> StorageError:
+        return StorageError(f"{self!r}: {self._kafka.without_secrets(reason.str())}")

@@ -127,13 +127,34 @@ def test_tokens_that_a_sink_kept_skip_what_it_has(tmp_path: Path, receiver: Open
     append(tmp_path / "a.log", "one\ntwo\nthree\n")
     source = receiver()
     kept = source.recv(2).commit_tokens
-    assert kept == (FileToken(1, 8),)
+    assert [(token.file, token.offset) for token in kept] == [(1, 8)]
     source.close()
     again = receiver()
     again.commit(kept)
     assert take(again, 1) == [b"three"]
     with pytest.raises(InvalidInput, match="never had that file"):
         again.commit([FileToken(99, 1)])
+
+
+def test_tokens_that_a_sink_kept_skip_nothing_of_a_file_that_was_truncated_since(
+    tmp_path: Path, receiver: Open
+) -> None:
+    append(tmp_path / "a.log", "")
+    source = receiver()
+    assert take(source, 0) == []  # it is known, and was empty
+    append(tmp_path / "a.log", "one\n")
+    kept = source.recv(10, timeout=2).commit_tokens
+    source.close()  # as a kill before the commit
+    (tmp_path / "a.log").write_text("two\nthree\n")
+    again = receiver()
+    again.commit(kept)
+    assert take(again, 2) == [b"two", b"three"]
+
+
+@pytest.mark.parametrize("token", [7, (1,), (1, 2, 3), (0, 1), (1, -1), ("a", 1)])
+def test_what_is_no_token_is_refused(token: Any, receiver: Open) -> None:
+    with pytest.raises(InvalidInput):
+        receiver().commit([token])
 
 
 def test_rows_of_csv_are_objects_and_bad_ones_dead_letters(tmp_path: Path, receiver: Open) -> None:

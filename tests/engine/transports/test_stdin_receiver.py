@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -67,16 +68,59 @@ def test_what_was_not_committed_comes_again_in_order_and_limits_hold(pipe: Pipe)
     assert [record.value for record in receiver.recv(10).records] == [b"b", b"cccc", b"d"]
 
 
-def test_an_engine_ends_with_the_input() -> None:
-    program = """
-from penstock.engine import BatchEngine, StdinReceiver
-stats = BatchEngine().run(StdinReceiver(), lambda batch: batch, lambda batch: None, until_idle=True)
-print(stats.processed)
+PROGRAM = """
+import sys
+from penstock.core import StopOnSignal
+from penstock.engine import BatchEngine, EngineConfig, StdinReceiver
+def sink(batch):
+    print(sum(len(record.value) for record in batch.records), flush=True)
+with StopOnSignal() as stop:
+    config = EngineConfig(recv_timeout=float(sys.argv[1]))
+    BatchEngine(config).run(StdinReceiver(), lambda batch: batch, sink, until_idle=sys.argv[2] == "idle", shutdown=stop)
+print("end")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=b"1\n2\n3", capture_output=True, check=True, env=dict(os.environ)
-    )
-    assert done.stdout == b"3\n"
+
+
+def program(recv_timeout: float, until: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", PROGRAM, str(recv_timeout), until]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(os.environ))
+
+
+@pytest.mark.parametrize("until", ["idle", "stopped"])
+@pytest.mark.parametrize(
+    "data", [b"1\n2\n3", b"\xff\0" * 10_000_000, b"", b"\n\n"], ids=["lines", "huge", "none", "empty"]
+)
+def test_an_engine_ends_with_the_input(data: bytes, until: str) -> None:
+    with program(0.1, until) as running:
+        out, _ = running.communicate(data, timeout=60)
+    *sizes, end = out.split()
+    assert (sum(map(int, sizes)), end, running.returncode) == (len(data.replace(b"\n", b"")), b"end", 0)
+
+
+def test_an_engine_until_idle_waits_for_a_writer_that_is_slow() -> None:
+    with program(0.01, "idle") as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        for line in (b"one\n", b"three\n"):
+            running.stdin.write(line)
+            running.stdin.flush()
+            # It has been idle for long before the next line when it has printed the size of this one.
+            assert int(running.stdout.readline()) == len(line) - 1
+            time.sleep(0.1)
+        running.stdin.close()
+        assert running.stdout.read() == b"end\n"
+
+
+def test_a_signal_ends_an_engine_that_waits_for_input_at_once() -> None:
+    with program(600, "stopped") as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(b"one\n")
+        running.stdin.flush()
+        assert running.stdout.readline() == b"3\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.stdout.read() == b"end\n"
+        assert running.wait(60) == 0
 
 
 def test_what_has_no_descriptor_is_refused_and_a_closed_receiver_refuses(pipe: Pipe) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import glob as globbing
 import os
-import stat
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from io import FileIO
 from typing import Any, NamedTuple, TypeAlias
 
+import pyarrow as pa
+
 from penstock.core import Backoff, Closing, as_word, check_seconds, check_whole, get_logger
 from penstock.engine.dead_letters import DeadLetter
 from penstock.engine.transports.contract import Filter, Receiver, check_limits, checked_filters, filtered
+from penstock.engine.transports.file_finding import default_state, find, matching, open_file, renumbered
 from penstock.engine.transports.file_rows import READERS, FileFormat, OpenRows, Replaced, Room, Rows, check_head
-from penstock.engine.transports.file_state import HEAD_BYTES, FileState, KnownFile, digest
+from penstock.engine.transports.file_state import HEAD_BYTES, TAIL_BYTES, FileState, KnownFile, digest
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import Closed, InvalidInput, StorageError
 from penstock.records import values_to_arrow
@@ -29,16 +29,21 @@ _SCAN_SECONDS = 0.5
 _FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.01, 0.25
 
 _Seen: TypeAlias = tuple[int, int, bool]
-"""The size and time of modification of a file when its end was read, and whether its last line needed no newline."""
+"""The size and time of change of a file when its end was read, and whether its last line needed no newline."""
 
 _log = get_logger(__name__)
 
 
 class FileToken(NamedTuple):
-    """How far a block goes in a file. `file` is the file's number in the state, which no other file ever has."""
+    """How far a block goes in a file. `file` is the file's number in the state, which no other file ever has.
+
+    `tail` is a hash of the bytes before the offset: a token that a sink kept is worth nothing in a file that was
+    truncated since.
+    """
 
     file: int
     offset: int
+    tail: str = ""
 
 
 class _Reading:
@@ -47,7 +52,6 @@ class _Reading:
     def __init__(self, file: FileIO, rows: OpenRows) -> None:
         self.file = file
         self.rows = rows
-        self.tails: dict[int, bytes] = {}  # the bytes before each offset that was handed out and not committed
         self.turn_end: int | None = None  # its size when its turn began: a file that grows fast yields to others
         self.seen: _Seen | None = None
 
@@ -89,12 +93,14 @@ class FileReceiver(Closing, Receiver):
         self._glob = os.path.abspath(os.fspath(glob))
         self._max_line_bytes = max_line_bytes
         self._last_line_after = last_line_after
-        path = _default_state(self._glob) if state is None else os.path.abspath(os.fspath(state))
+        path = default_state(self._glob) if state is None else os.path.abspath(os.fspath(state))
         if not os.path.isdir(os.path.dirname(path)):
             raise InvalidInput(f"{os.path.dirname(path)} is no folder: create it, or give state= in one that exists")
         self._state = FileState(path)
         self._reading: dict[int, _Reading] = {}
         self._ends: dict[int, _Seen] = {}  # of files that were closed at their end
+        self._missing = set[int]()  # files that were not there in the last scan
+        self._compressed = set[str]()  # paths that were warned of
         self._current = 0
         self._scanned = float("-inf")
         self._poll = Backoff(_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS, jitter=lambda: 1.0)
@@ -145,11 +151,11 @@ class FileReceiver(Closing, Receiver):
             self._check_open()
             files = dict(self._state.files)
             for token in tokens:
-                number, offset = _checked(token)
+                number, offset, tail = _checked(token)
                 if number >= self._state.next_id:
                     raise InvalidInput(f"commit of {token!r}: the state {self._state.path} never had that file")
                 if number in files and offset > files[number].offset:  # one that is gone needs no offset
-                    files[number] = self._committed(files[number], offset)
+                    files[number] = self._committed(files[number], offset, tail)
             if files == self._state.files:
                 return
             try:
@@ -160,6 +166,7 @@ class FileReceiver(Closing, Receiver):
             for number, one in self._reading.items():
                 if number in files and one.rows.offset < files[number].offset:  # a token of an earlier run
                     one.rows.go_to(files[number])
+            self._close_some()
 
     def rewind(self) -> None:
         """Go back to the committed offsets."""
@@ -167,8 +174,8 @@ class FileReceiver(Closing, Receiver):
         with self._using:
             self._ends.clear()
             # Opened and checked anew: a file may have been truncated since.
-            while self._reading:
-                self._reading.popitem()[1].file.close()
+            for number in [number for number, one in self._reading.items() if not self._goes_back(number, one)]:
+                self._reading.pop(number).file.close()
 
     def close(self) -> None:
         """Close the files, and let another receiver have the state. A second `close` does nothing."""
@@ -204,7 +211,7 @@ class FileReceiver(Closing, Receiver):
         for number, following in zip(order, [*order[1:], *order[:1]], strict=True):
             has_turn = self._read_into(block, number)
             self._current = number if has_turn else following
-            if block.is_full:
+            if block.is_full or (block.tokens and len(self._reading) >= _MAX_OPEN_FILES):
                 break
         return WorkBatch(values_to_arrow(block.values), block.tokens, block.letters)
 
@@ -225,7 +232,7 @@ class FileReceiver(Closing, Receiver):
                 if rows.offset == before:
                     if rows.is_cut:
                         return True  # the next row does not fit into this block
-                    self._note_end(number, one, (found.st_size, found.st_mtime_ns, is_old))
+                    self._note_end(number, one, (found.st_size, found.st_ctime_ns, is_old))
                     return False
                 block.add(rows)
                 if one.rows.offset >= one.turn_end < found.st_size:
@@ -234,35 +241,53 @@ class FileReceiver(Closing, Receiver):
         except Replaced:
             self._begin_anew(number)
             return False
+        except (OSError, pa.ArrowException) as error:
+            raise StorageError(f"{self._state.files[number].path} cannot be read: {error}") from error
         finally:
             if one.rows.offset > start:
-                block.tokens.append(FileToken(number, one.rows.offset))
-                one.tails[one.rows.offset] = one.rows.tail
+                tail = one.rows.tail
+                block.tokens.append(FileToken(number, one.rows.offset, digest(tail) if tail else ""))
         return True
 
     def _note_end(self, number: int, one: _Reading, seen: _Seen) -> None:
         one.seen, one.turn_end = seen, None
-        if len(self._reading) > _MAX_OPEN_FILES and one.rows.offset == self._state.files[number].offset:
-            self._ends[number] = seen
-            self._reading.pop(number).file.close()
+        if one.rows.offset == self._state.files[number].offset:  # of the others, `commit` closes some
+            self._close_some()
+
+    def _close_some(self) -> None:
+        """Close files at their end, the first that were opened, where too many are open: half of them, at once."""
+        if len(self._reading) < _MAX_OPEN_FILES:
+            return
+        for number, one in list(self._reading.items()):
+            if len(self._reading) <= _MAX_OPEN_FILES // 2:
+                return
+            if one.seen is not None and one.rows.offset == self._state.files[number].offset:
+                self._ends[number] = one.seen
+                self._reading.pop(number).file.close()
 
     def _opened(self, number: int) -> _Reading | None:
         """The file, open; None where it has nothing new, or is not there."""
         one = self._reading.get(number)
+        known = self._state.files[number]
         if one is not None:
-            if one.seen is not None and self._is_as_seen(os.fstat(one.file.fileno()), one.seen):
-                return None
+            if one.seen is not None:
+                if self._is_as_seen(os.fstat(one.file.fileno()), one.seen):
+                    return None
+                try:
+                    one.rows.changed(known)
+                except Replaced:
+                    self._begin_anew(number)
+                    return None
             one.seen = None
             return one
-        known = self._state.files[number]
-        path = _find(known)
+        path = find(known)
         if path is None:
             return None
         seen = self._ends.pop(number, None)
         if seen is not None and self._is_as_seen(os.stat(path), seen):
             self._ends[number] = seen
             return None
-        file = _open(path)
+        file = open_file(path)
         if file is None:
             return None
         try:
@@ -285,6 +310,19 @@ class FileReceiver(Closing, Receiver):
         check_head(file.fileno(), known)
         return _Reading(file, READERS[known.format](file.fileno(), known, self._max_line_bytes))
 
+    def _goes_back(self, number: int, one: _Reading) -> bool:
+        """Whether a file that is open has no name to open it by again, and is back at its committed offset."""
+        known = self._state.files.get(number)
+        try:
+            if known is None or find(known) is not None:
+                return False
+            one.rows.changed(known)
+            one.rows.go_to(known)
+        except (OSError, Replaced):
+            return False
+        one.seen = one.turn_end = None
+        return True
+
     def _begin_anew(self, number: int) -> None:
         """The file was truncated or replaced: what is in it now is another one, from its start."""
         known = self._state.files[number]
@@ -294,39 +332,40 @@ class FileReceiver(Closing, Receiver):
             one.file.close()
         files = {other: file for other, file in self._state.files.items() if other != number}
         fresh = self._new_file(known.path, self._state.next_id)
-        if fresh is not None:
+        # At its path there may be another file now, which is known.
+        if fresh is not None and all(file.key != fresh.key for file in files.values()):
             files[fresh.id] = fresh
         self._state.save(files, self._state.next_id + 1)
 
     def _scan(self) -> None:
         """Look for new files, for renamed ones, and for ones that are gone; durable before a row of them is read."""
-        found = dict[tuple[int, int], tuple[int, str]]()
-        for path in globbing.glob(self._glob, recursive=True):
-            if path.startswith(self._state.path):
-                continue
-            try:
-                about = os.stat(path)
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(about.st_mode):
-                found[about.st_dev, about.st_ino] = about.st_mtime_ns, path
-        files = dict[int, KnownFile]()
-        for number, known in self._state.files.items():
+        found, compressed = matching(self._glob, self._state.paths)
+        for path in sorted(set(compressed) - self._compressed):
+            _log.warning("%s is compressed, and not read: as a rotated file, it was read under its name before", path)
+        self._compressed = set(compressed)
+        files = dict(self._state.files)
+        missing = [number for number, known in files.items() if known.key not in found]
+        self._missing &= set(missing)
+        for number, known in files.items():
             if known.key in found:
-                files[number] = replace(known, path=found.pop(known.key)[1])
-            elif not self._is_gone(number, known):
-                files[number] = known
+                files[number] = replace(known, path=found.pop(known.key).path)
+        for number in missing:
+            key = None if number in self._reading else renumbered(files[number], found)
+            if key is not None:
+                files[number] = replace(files[number], device=key[0], path=found.pop(key).path)
+            elif self._is_gone(number, files[number]):
+                del files[number]
         next_id = self._state.next_id
-        for _, path in sorted(found.values()):
-            fresh = self._new_file(path, next_id)
-            if fresh is not None:
+        for one, key in sorted((one, key) for key, one in found.items()):
+            fresh = self._new_file(one.path, next_id)
+            if fresh is not None and fresh.key == key:  # or else it was renamed since, and this may be a known one
                 files[next_id] = fresh
                 next_id += 1
         if files != self._state.files:
             self._state.save(files, next_id)
 
     def _new_file(self, path: str, number: int) -> KnownFile | None:
-        file = _open(path)
+        file = open_file(path)
         if file is None:
             return None
         with file:
@@ -339,7 +378,10 @@ class FileReceiver(Closing, Receiver):
         """Whether a file that matches no more is deleted, and all of it that could be read is committed."""
         one = self._reading.get(number)
         if one is None:
-            if _find(known) is not None:
+            if find(known) is not None:
+                return False
+            if number not in self._missing:
+                self._missing.add(number)
                 return False
             _log.info("%s is gone, and not read any more", known.path)
             self._ends.pop(number, None)
@@ -355,13 +397,11 @@ class FileReceiver(Closing, Receiver):
         del self._reading[number]
         return True
 
-    def _committed(self, known: KnownFile, offset: int) -> KnownFile:
+    def _committed(self, known: KnownFile, offset: int, tail: str) -> KnownFile:
+        known = replace(known, offset=offset, tail_bytes=min(offset, TAIL_BYTES) if tail else 0, tail=tail)
         one = self._reading.get(known.id)
         if one is None:
-            return replace(known, offset=offset, tail_bytes=0, tail="")
-        tail = one.tails.get(offset, b"")
-        one.tails = {at: bytes_before for at, bytes_before in one.tails.items() if at > offset}
-        known = replace(known, offset=offset, tail_bytes=len(tail), tail=digest(tail))
+            return known
         if known.head_bytes < HEAD_BYTES:
             head = os.pread(one.file.fileno(), HEAD_BYTES, 0)
             if digest(head[: known.head_bytes]) == known.head:
@@ -372,7 +412,7 @@ class FileReceiver(Closing, Receiver):
         return self._last_line_after is not None and time.time() - found.st_mtime >= self._last_line_after
 
     def _is_as_seen(self, found: os.stat_result, seen: _Seen) -> bool:
-        return (found.st_size, found.st_mtime_ns, self._is_old(found)) == seen
+        return (found.st_size, found.st_ctime_ns, self._is_old(found)) == seen
 
 
 class _Block:
@@ -404,47 +444,18 @@ class _Block:
         self._size += rows.size
 
 
-def _open(path: str) -> FileIO | None:
-    """The file; None where it is gone since. Raises `StorageError` where it cannot be opened."""
-    try:
-        return FileIO(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(f"{path} matches, and cannot be opened: {error.strerror or error}") from error
-
-
-def _find(known: KnownFile) -> str | None:
-    """Where a file is now: at its path, or under another name in the same folder."""
-    with suppress(OSError):
-        about = os.stat(known.path)
-        if (about.st_dev, about.st_ino) == known.key:
-            return known.path
-    with suppress(OSError), os.scandir(os.path.dirname(known.path)) as entries:
-        for entry in entries:
-            if entry.inode() == known.inode and entry.is_file(follow_symlinks=False):
-                return entry.path
-    return None
-
-
 def _format_of(path: str) -> FileFormat:
     suffix = os.path.splitext(path)[1].lower()
     return {".csv": FileFormat.CSV, ".parquet": FileFormat.PARQUET}.get(suffix, FileFormat.NDJSON)
 
 
-def _default_state(pattern: str) -> str:
-    """A hidden file in the folder that the pattern is below, named after the pattern."""
-    folder = os.path.dirname(pattern)
-    while globbing.has_magic(folder):
-        folder = os.path.dirname(folder)
-    return os.path.join(folder, f".penstock-{digest(pattern.encode())}.json")
-
-
-def _checked(token: Any) -> tuple[int, int]:
+def _checked(token: Any) -> FileToken:
     try:
-        number, offset = token
-    except (TypeError, ValueError):
-        raise InvalidInput(f"a token is (file, offset), not {token!r:.100}") from None
-    check_whole("the file of a token", number, 1)
-    check_whole("the offset of a token", offset, 0)
-    return number, offset
+        checked = FileToken(*token)
+    except TypeError:
+        raise InvalidInput(f"a token is (file, offset, tail), not {token!r:.100}") from None
+    check_whole("the file of a token", checked.file, 1)
+    check_whole("the offset of a token", checked.offset, 0)
+    if type(checked.tail) is not str:
+        raise InvalidInput(f"the tail of a token is a hash, not {checked.tail!r:.100}")
+    return checked

@@ -17,7 +17,8 @@ from penstock.engine.transports.file_state import TAIL_BYTES, KnownFile, digest
 from penstock.errors import CorruptData
 
 _READ_BYTES = 1 << 20
-_NEWLINE = b"\n"
+_NEWLINE, _QUOTE, _QUOTED_FIELD = b"\n", b'"', b',"'
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class FileFormat(StrEnum):
@@ -98,11 +99,15 @@ class LineFile:
         self.go_to(known)
 
     def go_to(self, known: KnownFile) -> None:
-        """Go on at the committed offset. Raises `Replaced` where the bytes before it are others."""
+        """Go on at the committed offset. Raises `Replaced` where the bytes before it are others, or not there."""
         self.offset, self._known, self._no_newline_before = known.offset, known, 0
-        self.tail = os.pread(self._descriptor, known.tail_bytes, known.offset - known.tail_bytes)
-        if known.tail_bytes and digest(self.tail) != known.tail:
+        self.tail = self._before(known.offset)
+        if len(self.tail) < min(known.offset, TAIL_BYTES) or (known.tail_bytes and digest(self.tail) != known.tail):
             raise Replaced
+
+    def changed(self, known: KnownFile) -> None:
+        """The file has changed since its end was read. Raises `Replaced` where it does not begin as it did."""
+        check_head(self._descriptor, known)
 
     def _before(self, offset: int) -> bytes:
         length = min(offset, TAIL_BYTES)
@@ -118,7 +123,7 @@ class LineFile:
             if rows.offset > self.offset or rows.is_cut:
                 break
             if len(body) > self._max:
-                rows = self._long_line(body)
+                rows = self._long_line(body, with_last=with_last)
                 break
             if len(body) < length:
                 if with_last and body:
@@ -153,7 +158,8 @@ class LineFile:
 
     def _made(self, row: bytes, offset: int) -> bytes | DeadLetter | None:
         if not self._is_csv:
-            return row or None
+            row = row.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else row
+            return row if row.rstrip(b"\r") else None
         if offset == 0:
             self._names = _csv_names(row, self._known.path)
             return None
@@ -171,18 +177,20 @@ class LineFile:
         first = next(iter(_quoted(body.split(_NEWLINE))), body)
         return _csv_names(first, self._known.path)
 
-    def _long_line(self, body: bytes) -> Rows:
-        """A dead letter for a line that is too long, when its newline is there."""
+    def _long_line(self, body: bytes, *, with_last: bool) -> Rows:
+        """A dead letter for a line that is too long, when its newline is there, or it needs none."""
+        rows = Rows(offset=self.offset)
         at = max(self._no_newline_before, self.offset + len(body))
         while data := os.pread(self._descriptor, _READ_BYTES, at):
-            found = data.find(_NEWLINE)
-            if found >= 0:
-                rows = Rows()
-                rows.add(self._too_long(body[: self._max], self.offset), at + found + 1)
+            newline = data.find(_NEWLINE)
+            if newline >= 0:
+                rows.add(self._too_long(body[: self._max], self.offset), at + newline + 1)
                 return rows
             at += len(data)
+        if with_last:
+            rows.add(self._too_long(body[: self._max], self.offset), at)
         self._no_newline_before = at
-        return Rows(offset=self.offset)
+        return rows
 
     def _too_long(self, start: bytes, offset: int) -> DeadLetter:
         reason = f"the line at offset {offset} of {self._known.path} is longer than max_line_bytes = {self._max}"
@@ -203,6 +211,11 @@ class ParquetFile:
     def go_to(self, known: KnownFile) -> None:
         """Go on at the committed row."""
         self.offset = known.offset
+
+    def changed(self, known: KnownFile) -> None:
+        """The file has changed since its end was read: it may have been written anew."""
+        check_head(self._descriptor, known)
+        self._file = self._group = None
 
     def read(self, room: Room, *, with_last: bool) -> Rows:  # noqa: ARG002  a row is always whole
         """Read some rows; none at the end, and of a file that is not whole."""
@@ -244,11 +257,36 @@ class ParquetFile:
         for number in range(self._file.num_row_groups):
             count = self._file.metadata.row_group(number).num_rows
             if first <= row < first + count:
-                self._group = first, self._file.read_row_group(number)
+                self._group = first, _in_microseconds(self._file.read_row_group(number))
                 return self._group
             first += count
         self._group = None
         return None
+
+
+def _in_microseconds(table: Any) -> Any:
+    """The table with its nanoseconds cut off: Python's times have none."""
+    schema = pa.schema([column.with_type(_microsecond_type(column.type)) for column in table.schema])
+    return table if schema == table.schema else table.cast(schema, safe=False)
+
+
+def _microsecond_type(kind: Any) -> Any:
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return pa.time64("us")
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_microsecond_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_microsecond_type(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_microsecond_type(kind.key_type)),
+            kind.item_field.with_type(_microsecond_type(kind.item_type)),
+        )
+    return kind
 
 
 OpenRows = LineFile | ParquetFile
@@ -260,15 +298,36 @@ READERS: dict[str, Callable[[int, KnownFile, int], OpenRows]] = {
 
 
 def _quoted(lines: list[bytes]) -> list[bytes]:
-    """Rows of CSV: a line with a quote that is not closed goes on in the next one. The last one may be incomplete."""
+    """Rows of CSV: a line that ends within quotes goes on in the next one. The last one may be incomplete."""
     rows, parts, is_open = list[bytes](), list[bytes](), False
     for line in lines:
         parts.append(line)
-        is_open ^= line.count(b'"') % 2 == 1
+        if _QUOTE in line:
+            is_open = _ends_in_quotes(line, is_open=is_open)
         if not is_open:
             rows.append(_NEWLINE.join(parts))
             parts = []
     return rows
+
+
+def _ends_in_quotes(line: bytes, *, is_open: bool) -> bool:
+    """Whether a line ends within quotes. One that is not at the start of a field is a character as any other."""
+    at = 0
+    if not is_open:
+        first = line.removeprefix(_BYTE_ORDER_MARK)
+        is_open = first.startswith(_QUOTE)
+        at = len(line) - len(first) + is_open
+    while True:
+        if not is_open:
+            field_start = line.find(_QUOTED_FIELD, at)
+            if field_start < 0:
+                return False
+            at = field_start + len(_QUOTED_FIELD)
+        quote = line.find(_QUOTE, at)
+        if quote < 0:
+            return True
+        is_open = line.startswith(_QUOTE, quote + 1)  # two of them are one character
+        at = quote + 1 + is_open
 
 
 def _csv_names(row: bytes, path: str) -> list[str]:
@@ -284,8 +343,7 @@ def _csv_names(row: bytes, path: str) -> list[str]:
 def _csv_object(names: list[str], row: bytes, offset: int, path: str) -> bytes | DeadLetter:
     where = f"the row at offset {offset} of {path}"
     try:
-        text = row.decode().rstrip("\r")
-        values = next(csv.reader(text.splitlines(keepends=True), strict=True), [])
+        values = next(csv.reader([row.decode().rstrip("\r")], strict=True), [])
     except (UnicodeDecodeError, csv.Error) as error:
         return DeadLetter(row, f"{where} is no line of CSV: {error}", stage="recv")
     if len(values) != len(names):

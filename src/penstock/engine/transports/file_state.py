@@ -71,6 +71,9 @@ class FileState:
                 "give this one another state= (then it reads every file from the start)"
             )
         self._lock = lock
+        self._partial = f"{path}.tmp"
+        self.paths = path, self._partial, f"{path}.lock"
+        """The files of its own, which are no files to read."""
         try:
             self.next_id, self.files = self._load()
         except BaseException:
@@ -81,13 +84,12 @@ class FileState:
         """Replace the state durably: it is the old one or the new one, whatever happens on the way."""
         text = json.dumps([asdict(file) for file in files.values()], separators=(",", ":"))
         data = encode_fields({"version": _VERSION, "next_id": next_id, "files": text})
-        partial = f"{self.path}.tmp"
         try:
-            with open(partial, "wb") as file:
+            with open(self._partial, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(partial, self.path)
+            os.replace(self._partial, self.path)
             sync_directory(self._folder)
         except OSError as error:
             raise StorageError(f"the state {self.path} cannot be written: {error.strerror or error}") from error

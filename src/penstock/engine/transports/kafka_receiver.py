@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from penstock.core import Closing, get_logger
+from penstock.core import Closing, check_seconds, get_logger
 from penstock.engine.transports.contract import (
     MAX_BLOCK_BYTES,
     Filter,
@@ -16,6 +16,7 @@ from penstock.engine.transports.contract import (
     checked_filters,
     filtered,
 )
+from penstock.engine.transports.kafka_reach import UNREACHABLE_AFTER, Reach
 from penstock.engine.transports.kafka_records import record_of
 from penstock.engine.work_batch import WorkBatch
 from penstock.errors import InvalidInput, StorageError
@@ -44,8 +45,9 @@ class KafkaReceiver(Closing, Receiver):
     """Receives the records of topics as a member of a consumer group. A commit is a commit of offsets. Extra: `kafka`.
 
     A block has one token for each partition in it. Nothing is committed but by `commit`, which returns when the broker
-    has it. A group without an offset begins at `start`, "earliest" or "latest"; `config` has more settings of
-    confluent-kafka. A message without a value is a record with an empty one and the header `kafka-tombstone`.
+    has it, and by a group without an offset that begins at `start="latest"`: where it began. A group whose next records
+    Kafka has deleted goes on at the first that there is, with a warning. `config` has more settings of confluent-kafka.
+    A message without a value is a record with an empty one and the header `kafka-tombstone`.
 
     When Kafka gives a partition to another member, what was received of it and not committed is dropped here, and
     comes again there; a commit of it raises. To join a group takes some seconds: until then nothing is received, and an
@@ -70,8 +72,10 @@ class KafkaReceiver(Closing, Receiver):
         config: Mapping[str, Any] | None = None,
         start: str = "earliest",
         filters: Iterable[Filter] = (),
+        unreachable_after: float = UNREACHABLE_AFTER,
     ) -> None:
         super().__init__()
+        check_seconds("unreachable_after", unreachable_after)
         self._topics = [topics] if isinstance(topics, str) else list(topics)
         if not self._topics or not all(topic and type(topic) is str for topic in self._topics):
             raise InvalidInput(f"topics must be names of topics, not {topics!r}")
@@ -86,14 +90,17 @@ class KafkaReceiver(Closing, Receiver):
         if str(given.pop("enable.auto.commit", False)).lower() != "false":
             raise InvalidInput("enable.auto.commit must be false: offsets are committed when a block is delivered")
         self._config = KafkaConfig.checked({"bootstrap.servers": bootstrap} | given, _REQUEST_SECONDS)
-        self._consumer = self._config.group_consumer(group, start, {"enable.partition.eof": False})
+        self._start = start
+        self._reach = Reach(self, self._config, unreachable_after)
+        settings = {"enable.partition.eof": False, "error_cb": self._reach.note}
+        # Not `start`: a group whose offset is not there any more would go on at the end, behind what is there.
+        self._consumer = self._config.group_consumer(group, "earliest", settings)
         self._held = deque[Any]()  # messages that were fetched, and not handed out
         self._begin: dict[_Place, int] = {}  # where a rewind goes back to: what follows the last commit
         self._end: dict[_Place, int] = {}  # the offset after what was handed out
         self._failure: StorageError | None = None
         self._has_failed = False
-        # Both callbacks run within `poll` and `consume`, so in the thread that receives.
-        self._consumer.subscribe(self._topics, on_revoke=self._drop, on_lost=self._drop)
+        self._join()
 
     @property
     def healthy(self) -> bool:
@@ -109,7 +116,10 @@ class KafkaReceiver(Closing, Receiver):
         return f"KafkaReceiver({self._topics!r}, group {self._group!r})"
 
     def recv(self, max_records: int, max_bytes: int | None = None, timeout: float = 0.1) -> WorkBatch:
-        """Receive records, and wait for the first of them. Raises `StorageError` for what Kafka reports."""
+        """Receive records, and wait for the first of them.
+
+        Raises `StorageError` for what Kafka reports, and when no broker was reached for `unreachable_after` seconds.
+        """
         check_limits(max_records, max_bytes, timeout)
         self._check_process()
         self._check_open()
@@ -117,6 +127,8 @@ class KafkaReceiver(Closing, Receiver):
         try:
             self._fetch(max_records, most_bytes, timeout)
             self._raise_failure()
+            if not self._held:
+                self._reach.check(self._consumer)
             batch = self._hand_out(max_records, most_bytes)
             if self._filters:
                 batch = filtered(batch, self._filters)
@@ -178,6 +190,9 @@ class KafkaReceiver(Closing, Receiver):
 
     def _fetch(self, max_records: int, max_bytes: int, timeout: float) -> None:
         """Fill what is held up to the limits; wait for the first message only."""
+        if not self._is_joined:
+            self._consumer.unsubscribe()
+            self._join()
         until = time.monotonic() + timeout
         size = sum(map(_size, self._held))
         while len(self._held) < max_records and size <= max_bytes and self._failure is None:
@@ -207,10 +222,37 @@ class KafkaReceiver(Closing, Receiver):
             error = message.error()
             if error is None:
                 self._held.append(message)
+                self._reach.note_message()
             elif error.code() in (self._client.KafkaError._MAX_POLL_EXCEEDED, self._client.KafkaError._PARTITION_EOF):
                 _log.warning("%r: %s", self, self._config.without_secrets(error.str()))  # it joins again by itself
             else:
                 self._failure = StorageError(f"{self!r}: {self._config.without_secrets(error.str())}")
+
+    def _join(self) -> None:
+        """Join the group. The callbacks run within `poll` and `consume`, so in the thread that receives."""
+        more = {"on_assign": self._keep_beginnings} if self._start == "latest" else {}
+        self._consumer.subscribe(self._topics, on_revoke=self._drop, on_lost=self._drop, **more)
+        self._is_joined = True
+
+    def _keep_beginnings(self, consumer: Any, partitions: list[Any]) -> None:
+        """Commit where partitions begin for which the group has no offset: at the end that they have now.
+
+        Otherwise what comes until the first commit would be lost to a member that is killed before it.
+        """
+        try:
+            found = consumer.committed(partitions, _REQUEST_SECONDS)
+            new = [(one.topic, one.partition) for one in found if one.offset < 0]
+            ends = {
+                place: consumer.get_watermark_offsets(self._client.TopicPartition(*place), _REQUEST_SECONDS)[1]
+                for place in new
+            }
+            if ends:
+                self._commit(ends)
+        except (self._client.KafkaException, StorageError) as error:
+            is_ours = isinstance(error, StorageError)
+            self._failure = error if is_ours else self._failed("its beginning is not known", error)
+            consumer.assign([])  # or else it would begin at the first record
+            self._is_joined = False
 
     def _hand_out(self, max_records: int, max_bytes: int) -> WorkBatch:
         records, last, size = list[Record](), dict[_Place, int](), 0

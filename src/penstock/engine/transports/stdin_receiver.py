@@ -28,8 +28,8 @@ class StdinReceiver(Closing, Receiver):
     loses what was read and not delivered. Within this process a line that was not committed comes again after `rewind`;
     a token is the number of a block. Empty lines are no records. The last line needs no newline.
 
-    After the end of the input `recv` returns nothing and `exhausted` is True. For one thread at a time. Raises
-    `InvalidInput` for a stream without a descriptor, and for a line of more than 64 MiB.
+    After the end of the input `recv` returns nothing and `exhausted` is True, which ends an engine's run. For one
+    thread at a time. Raises `InvalidInput` for a stream without a descriptor, and for a line of more than 64 MiB.
 
     >>> import os
     >>> read_end, write_end = os.pipe()
