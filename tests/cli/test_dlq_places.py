@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,27 @@ def test_a_letter_is_shown_with_all_that_it_has(letters: str, here: Here) -> Non
         '{"id": 1',
     ]
     assert here("dlq", "show", letters, each(here, letters)[2]["id"], "--raw").raw == b"\x00\xff"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "why"),
+    [("", "there is no letter with the id ''"), ("00", "64 letters have ids that begin with '00'")],
+)
+def test_an_id_that_many_letters_have_does_not_bring_all_into_memory(
+    beginning: str, why: str, tmp_path: Path, here: Here
+) -> None:
+    with to_files(tmp_path / "letters") as route:
+        route([DeadLetter(b"x" * (1 << 20), "no")])
+    [file] = (tmp_path / "letters").glob("*.ndjson")
+    line = file.read_bytes()
+    letter_id = json.loads(line)["id"].encode()
+    file.write_bytes(b"".join(line.replace(letter_id, b"%020x" % number) for number in range(64)))
+    tracemalloc.start()
+    try:
+        assert here("dlq", "show", str(tmp_path / "letters"), beginning).is_error(why)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_letters_are_replayed_once_and_marked(letters: str, events: str, here: Here) -> None:
@@ -281,7 +303,19 @@ def test_damaged_files_are_named(tmp_path: Path, here: Here) -> None:
         route([DeadLetter(b"1", "no")])
     [file] = (tmp_path / "letters").glob("*.ndjson")
     file.write_bytes(file.read_bytes() + b"{}\n")
-    assert here("dlq", "list", str(tmp_path / "letters")).is_error(f"line 2 of {file.name}: it is no dead letter")
+    shown = here("dlq", "list", str(tmp_path / "letters"))
+    assert shown.is_error(f"line 2 of {file.name}: it is no dead letter")
+    assert f"mend the line, or move the file out of {tmp_path / 'letters'}" in shown.err
+
+
+@pytest.mark.parametrize("kind", [[], ["--kind", "files"]], ids=["no kind", "files"])
+def test_one_file_of_letters_is_no_place(kind: list[str], tmp_path: Path, here: Here) -> None:
+    with to_files(tmp_path / "letters") as route:
+        route([DeadLetter(b"1", "no")])
+    [file] = (tmp_path / "letters").glob("*.ndjson")
+    assert here("dlq", "list", str(file), *kind).is_error(
+        f"{file} is a file: give the directory that dead letters are in"
+    )
 
 
 def test_a_catalog_goes_with_a_table(letters: str, kind: str, here: Here) -> None:

@@ -140,18 +140,16 @@ def show_letter(
     storage_options: StorageOptions = None,
 ) -> None:
     """Show one dead letter: its payload as JSON, text or hexadecimal, its key, headers, reason, and where it was."""
-    from penstock.engine import Filter, Ledger
+    from penstock.engine import Ledger
 
     opened = open_letters_at(where, kind, catalog, storage_options, letters_path)
-    found = [letter for letter in _Letters(opened.letters(), Filter()) if letter.id.startswith(letter_id)]
-    found = [letter for letter in found if letter.id == letter_id] or found
-    if not letter_id or not found:
+    letter, count = _first_of(letter_id, opened.letters()) if letter_id else (None, 0)
+    if letter is None:
         raise InvalidInput(
             f"there is no letter with the id {letter_id!r} in {redact(where)}: penstock dlq list --each has them"
         )
-    if len(found) > 1:
-        raise InvalidInput(f"{len(found)} letters have ids that begin with {letter_id!r}: give more of it")
-    letter = found[0]
+    if count > 1:
+        raise InvalidInput(f"{count} letters have ids that begin with {letter_id!r}: give more of it")
     if raw:
         sys.stdout.buffer.write(letter.payload or b"")
         return
@@ -248,6 +246,17 @@ class _Letters:
         total = self.matching + self._others.total()
         stages = "" if self.matching else f" (of the stages {', '.join(sorted(self._others))})"
         return f"{self.matching} of {counted(total, 'dead letter')}{stages} match"
+
+
+def _first_of(beginning: str, letters: Iterator[StoredLetter]) -> tuple[StoredLetter | None, int]:
+    """The letter with this id, or the first whose id begins so, and how many there are."""
+    first, count = None, 0
+    for letter in letters:
+        if letter.id == beginning:
+            return letter, 1
+        if letter.id.startswith(beginning):
+            first, count = letter if first is None else first, count + 1
+    return first, count
 
 
 def _list_each(letters: _Letters, replayed: set[str], most: int, *, as_json: bool) -> None:

@@ -286,6 +286,19 @@ def test_letters_are_not_replayed_into_their_own_buffer(tmp_path: Path) -> None:
     assert payloads_at(tmp_path / "letters") == [b"1"]
 
 
+@pytest.mark.parametrize("part", ["letters", "letters/CURRENT"], ids=["directory", "files in it"])
+def test_a_queue_that_is_removed_or_moved_while_it_is_open_takes_no_letters(part: str, tmp_path: Path) -> None:
+    with to_queue(tmp_path / "letters") as route:
+        route(letters(b"1"))
+        (tmp_path / part).rename(tmp_path / "elsewhere")
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"the queue .*/letters was moved or removed while it was open"):
+                route(letters(b"2"))
+        (tmp_path / "elsewhere").rename(tmp_path / part)
+        route(letters(b"3"))
+    assert payloads_at(tmp_path / "letters") == [b"1", b"3"]
+
+
 def test_reading_letters_in_a_buffer_disturbs_no_consumer_and_finds_what_is_acked(tmp_path: Path) -> None:
     with to_buffer(tmp_path / "letters") as route, Consumer(tmp_path / "letters", ConsumerConfig(gc=False)) as consumer:
         route(letters(b"1", b"2"))

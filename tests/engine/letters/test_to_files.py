@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import json
 import os
 import resource
 import shutil
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from penstock.engine import DlqPolicy, open_letters, to_files
+from penstock.engine import DeadLetter, DlqPolicy, open_letters, to_files
 from penstock.errors import CorruptData, InvalidInput, NotFound, StorageError
 from tests.engine.letters.stores import letters, payloads_at, stored_at
 from tests.support.interrupts import Interrupts
@@ -352,6 +353,56 @@ def test_a_directory_that_is_gone_fails_the_call(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"1 dead letters could not be written to .*: No such file or directory"):
             route(letters(b"2"))
     route.close()
+
+
+def test_a_directory_that_is_removed_or_moved_is_noticed_though_its_file_is_still_open(tmp_path: Path) -> None:
+    route = to_files(tmp_path / "letters")
+    route(letters(b"1"))
+    (tmp_path / "letters").rename(tmp_path / "moved")
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"1 dead letters could not be written to .*: No such file or directory"):
+            route(letters(b"2"))
+    assert payloads_at(tmp_path / "moved") == [b"1"]
+    (tmp_path / "letters").mkdir()
+    route(letters(b"2"))
+    route.close()
+    assert payloads_at(tmp_path / "letters") == [b"2"]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["removed", "another file in its place"])
+def test_letters_do_not_go_to_a_file_that_is_no_longer_in_the_directory(
+    is_replaced: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with to_files(tmp_path) as route:
+        route(letters(b"1"))
+        [file] = tmp_path.glob("*.open")
+        line = file.read_bytes()
+        file.unlink()
+        if is_replaced:
+            file.write_bytes(line)
+        route(letters(b"2"))
+        assert payloads_at(tmp_path) == [b"1", b"2"][not is_replaced :]
+    assert f"{file.name} in {tmp_path} was moved or removed: " in caplog.text
+
+
+def test_a_directory_that_is_a_disk_of_its_own_can_be_used(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    with to_files(tmp_path) as route:
+        route(letters(b"1"))
+    assert payloads_at(tmp_path) == [b"1"]
+
+
+def test_a_line_is_a_line_for_tools_that_know_other_line_breaks(tmp_path: Path) -> None:
+    payload = "\n \r \v \f \x1c \x1d \x1e \x85 \u2028 \u2029 \x7f \0 \\u2028".encode()
+    given = DeadLetter(payload, "why \u2028", payload, [("\u2029", payload)])
+    with to_files(tmp_path) as route:
+        route([given, given])
+    [file] = tmp_path.glob("*.ndjson")
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [line["payload"].encode() for line in lines] == [payload, payload]
+    assert [(one.payload, one.key, one.headers, one.reason) for one in stored_at(tmp_path)] == [
+        (payload, payload, (("\u2029", payload),), "why \u2028")
+    ] * 2
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:

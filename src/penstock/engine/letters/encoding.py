@@ -21,6 +21,8 @@ HEADER = "penstock-dead-letter"
 _VERSION = 1
 _NOT_OURS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 _ID_BYTES = 10
+_LINE_BREAKS = {char.encode(): f"\\u{ord(char):04x}".encode() for char in "\x85\u2028\u2029"}
+"""Line breaks of Unicode that JSON lets stand in a text: `str.splitlines`, and other tools, cut a line at them."""
 
 
 class Base64(msgspec.Struct, frozen=True):
@@ -94,9 +96,9 @@ def stored(letters: Sequence[DeadLetter], clock: Callable[[], float]) -> Iterato
 
 
 def line_of(letter: StoredLetter) -> bytes:
-    """A letter as an object of JSON, without a line break in it."""
+    """A letter as an object of JSON, without a line break of any kind in it."""
     headers = None if letter.headers is None else tuple((name, _text(value)) for name, value in letter.headers)
-    return _encoder.encode(
+    line = _encoder.encode(
         _Line(
             **_about(letter),
             timestamp_ms=letter.timestamp_ms,
@@ -105,6 +107,9 @@ def line_of(letter: StoredLetter) -> bytes:
             payload=_text(letter.payload or b""),
         )
     )
+    for char, escaped in _LINE_BREAKS.items():
+        line = line.replace(char, escaped)
+    return line
 
 
 def letter_of_line(line: bytes) -> StoredLetter:

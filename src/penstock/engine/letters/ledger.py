@@ -69,6 +69,11 @@ class Ledger:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        return url_of(self._store)
+
     def writer(self) -> str:
         """The name by which buffers know this ledger, which is created if it is not there."""
         try:
@@ -91,7 +96,7 @@ class Ledger:
 
     def place_of(self, plan: Plan) -> str:
         """Where a plan is, for people."""
-        return f"{url_of(self._store)}/{_path(plan.number)}"
+        return f"{self.url}/{_path(plan.number)}"
 
     def read(self, number: int) -> Plan:
         """A plan that is there."""

@@ -57,6 +57,10 @@ class LetterFiles:
                     yield from _letters_of(file, name, is_sealed=is_sealed)
             except FileNotFoundError as error:
                 raise NotFound(f"{name} in {self.path} was removed while it was to be read", location=name) from error
+            except CorruptData as error:
+                raise CorruptData(
+                    f"{error}. The letters behind it are not read: mend the line, or move the file out of {self.path}"
+                ) from error
             except OSError as error:
                 raise StorageError(f"{name} in {self.path} cannot be read: {error.strerror or error}") from error
 

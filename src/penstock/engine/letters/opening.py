@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from penstock.buffer import MANIFEST_PATH
 from penstock.core import as_word
 from penstock.engine.letters.kinds import LetterKind, kinds_at
 from penstock.engine.letters.letter_files import LetterFiles
-from penstock.engine.letters.places import LetterPlace
+from penstock.engine.letters.places import LetterPlace, is_local
 from penstock.engine.letters.to_buffer import LetterBuffer
 from penstock.engine.letters.to_queue import LetterQueue
 from penstock.errors import InvalidInput
@@ -34,6 +35,8 @@ def open_letters(
     """
     options = dict(options or {})
     wanted = None if kind is None else as_word("kind", LetterKind, kind)
+    if is_local(url) and os.path.isfile(local_path(url)):
+        raise InvalidInput(f"{redact(url)} is a file: give the directory that dead letters are in")
     found = kinds_at(url, options, manifest_path)
     if wanted is None:
         if len(found) > 1:

@@ -19,7 +19,7 @@ class LetterPlace(Protocol):
         ...
 
     def letters(self) -> Iterator[StoredLetter]:
-        """All letters, each with an id that stays, in bounded memory.
+        """All letters, each with an id that stays. Of those that were given, no more than their ids is in memory.
 
         Raises `InvalidInput` where something else is there, and `NotFound` where letters were moved or removed
         meanwhile: then begin again.

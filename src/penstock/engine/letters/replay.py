@@ -10,7 +10,7 @@ from penstock.core import get_logger
 from penstock.engine.letters.ledger import Ledger, Plan
 from penstock.engine.letters.letter import Filter, StoredLetter
 from penstock.engine.letters.places import LetterPlace
-from penstock.errors import InvalidInput, NotFound, StorageError
+from penstock.errors import CorruptData, InvalidInput, NotFound, StorageError
 from penstock.records import Record, records_to_arrow
 from penstock.storage import ObjectStore, url_of
 
@@ -74,15 +74,23 @@ class Target:
         self.max_event_bytes = self._config.max_batch_bytes - _EVENT_OVERHEAD_BYTES
 
     def append(self, plan: Plan) -> None:
-        """Append a plan's records, unless they are there."""
+        """Append a plan's records, unless they are there.
+
+        Raises `InvalidInput` where the buffer has a later plan of this ledger, and `CorruptData` where it has another
+        one under this number.
+        """
         name = BlockName(plan.writer, plan.number, plan.nonce)
-        last = BufferQueue(self._store, self._path, "consumer").look().writers.get(plan.writer)
-        if last is not None and last.transaction >= plan.number:
+        if BufferQueue(self._store, self._path, "consumer").has(name.as_transaction, ()):
             return  # by a run that was killed before it could note it; or by another at the same time
         appender = BlockAppender(self._store, self._config)
         records = [planned.record() for planned in plan.records]
         pieces = join_to_size([records_to_arrow(records)], self._config.max_batch_bytes)
         appender.append([appender.write(piece) for piece in pieces], name)
+
+    def last_of(self, writer: str) -> int | None:
+        """The last transaction of a writer that the buffer remembers; None for none."""
+        last = BufferQueue(self._store, self._path, "consumer").look().writers.get(writer)
+        return None if last is None else last.transaction
 
 
 class Replay:
@@ -193,6 +201,7 @@ class Replay:
     def _replay(self, batch: list[tuple[str, Record]]) -> int:
         """Plan, append and note a batch; return how many of it this run has replayed."""
         while batch:
+            self._check_ledger()
             ids, records = zip(*batch, strict=True)
             plan, is_ours = self._ledger.write(self._next, self._to.id, self._to.url, ids, records)
             self._finish(plan)
@@ -210,12 +219,32 @@ class Replay:
         self._check_buffer(plan)
         try:
             self._to.append(plan)
-        except InvalidInput:
+        except (InvalidInput, CorruptData) as error:
             # The buffer has a later transaction of this ledger: then another run has finished this one.
-            if not self._ledger.read(plan.number).is_done:
+            if self._ledger.read(plan.number).is_done:
+                return
+            last = self._to.last_of(plan.writer)
+            if last is None or last < plan.number:
                 raise
-            return
+            raise self._ledger_is_behind() from error
         self._ledger.finish(plan)
+
+    def _check_ledger(self) -> None:
+        """Raise `CorruptData` where the buffer has a plan that is not in the ledger: a new one would get its number."""
+        last = self._to.last_of(self._ledger.writer())
+        if last is None or last < self._next:
+            return
+        try:
+            self._ledger.read(self._next)  # another run may have written it meanwhile
+        except NotFound:
+            raise self._ledger_is_behind() from None
+
+    def _ledger_is_behind(self) -> CorruptData:
+        return CorruptData(
+            f"the replays noted in {self._ledger.url} are fewer than those that {self._to.url} has of them: they were "
+            "restored from an older copy, or two copies of them are in use. Nothing is sent now. To go on: penstock "
+            f"writers drop {self._to.url} {self._ledger.writer()}; letters whose notes are lost are sent again then"
+        )
 
     def _check_buffer(self, plan: Plan) -> None:
         """Raise `InvalidInput` for a plan that was begun for another buffer."""

@@ -28,6 +28,8 @@ from penstock.storage import InternalDirectory, local_path, locked_if_free, sync
 _BEGINNING = "letters-"
 _ABOUT = b"Dead letters of Penstock, a letter a line: penstock dlq list, show and replay work on this directory.\n"
 _NAME_BYTES = 5
+_OF_A_DISK = "lost+found"
+"""In the top directory of an ext4 file system: a disk of its own for letters has it."""
 
 _log = get_logger(__name__)
 
@@ -121,6 +123,10 @@ class FilesRoute(Closing):
         # It is not this route's file until all is synced: an interrupt at any line leaves none to append to behind a
         # torn line.
         file, self._file = self._file, None
+        if file is not None and not self._is_in_place(file):
+            _log.warning("%s in %s was moved or removed: the next letters go to another file", file.name, self._path)
+            file.file.close()
+            file = None
         if file is not None and self._is_due(file):
             self._seal(file)
             file = None
@@ -136,6 +142,14 @@ class FilesRoute(Closing):
             raise
         file.synced = synced
         self._file = file
+
+    def _is_in_place(self, file: _OpenFile) -> bool:
+        """Whether a reader finds the file: what is written to one that was removed is gone when it is closed."""
+        try:
+            there = os.stat(os.path.join(self._path, file.name))
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(file.file.fileno()))
 
     def _is_due(self, file: _OpenFile) -> bool:
         return file.synced >= self._rotate_bytes or self._uptime() - file.since >= self._rotate_seconds
@@ -192,7 +206,7 @@ class FilesRoute(Closing):
 
     def _check_is_for_letters(self) -> None:
         """Raise `InvalidInput` for a directory with something else in it."""
-        others = [name for name in os.listdir(self._path) if not name.startswith(".")]
+        others = [name for name in os.listdir(self._path) if not name.startswith(".") and name != _OF_A_DISK]
         if has_letter_files(self._path):
             try:
                 next(LetterFiles(self._path).letters(), None)

@@ -13,8 +13,8 @@ from penstock.engine.letters.encoding import letter_of_line, line_of, stored
 from penstock.engine.letters.kinds import LetterKind, check_own_place
 from penstock.engine.letters.letter import StoredLetter
 from penstock.engine.letters.places import each_once, open_notes
-from penstock.errors import CorruptData, InvalidInput
-from penstock.queue import DurableEvent, DurableEventQueue
+from penstock.errors import CorruptData, InvalidInput, StorageError
+from penstock.queue import DurableEvent, DurableEventQueue, opening_of
 from penstock.storage import ObjectStore, local_path
 
 
@@ -59,6 +59,7 @@ class QueueRoute(Closing):
         check_own_place(self._path, LetterKind.QUEUE)
         self._queue = DurableEventQueue(self._path, clock=clock)
         try:
+            self._directory = os.stat(self._path)
             first = next(self._queue.iterate(), None)
             if first is not None:
                 _letter(first, self._path)
@@ -70,15 +71,31 @@ class QueueRoute(Closing):
         return f"to_queue({self._path!r})"
 
     def __call__(self, letters: Sequence[DeadLetter]) -> None:
-        """Store letters, all or none, and return when they are durable. Raises what the queue's `push_many` raises."""
+        """Store letters, all or none, and return when they are durable.
+
+        Raises what the queue's `push_many` raises, and `StorageError` where the queue is not at its path any more.
+        """
         self._check_process()
         self._check_open()
+        self._check_place()
         self._queue.push_many([line_of(letter) for letter in stored(letters, self._clock)])
 
     def close(self) -> None:
         """Close the queue. A second `close` does nothing."""
         self._is_closed = True
         self._queue.close()
+
+    def _check_place(self) -> None:
+        # RocksDB goes on with the files that it has open: what it writes to removed ones is gone when they are closed.
+        try:
+            is_there = os.path.samestat(os.stat(self._path), self._directory) and opening_of(self._path) is not None
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise StorageError(
+                f"the queue {self._path} was moved or removed while it was open, and takes no more letters: close this "
+                "route, and call to_queue again"
+            )
 
 
 def to_queue(path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> QueueRoute:
