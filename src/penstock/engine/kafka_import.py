@@ -312,6 +312,8 @@ class KafkaImport(Closing):
                     self._client.KafkaError.NOT_COORDINATOR,
                     self._client.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
                     self._client.KafkaError.COORDINATOR_NOT_AVAILABLE,
+                    self._client.KafkaError.NOT_LEADER_FOR_PARTITION,
+                    self._client.KafkaError.LEADER_NOT_AVAILABLE,
                 )
                 if not is_starting or time.monotonic() >= until:
                     raise self._failed(reason) from None
