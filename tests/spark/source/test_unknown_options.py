@@ -41,7 +41,8 @@ def test_a_write_names_the_option_that_was_meant(spark: Any, where: str, given: 
 
 
 def test_an_option_that_is_close_to_none_is_answered_with_all() -> None:
-    with pytest.raises(InvalidInput, match=r"store are: sync, mode; those of the data source are: avroSchema, columns, .*group"):
+    all_of_them = r"store are: sync, mode; those of the data source are: avroSchema, columns, .*group"
+    with pytest.raises(InvalidInput, match=all_of_them):
         _ = ReadOptions.of({"path": "/tmp/buffer", "colour": "1"}).store
 
 
