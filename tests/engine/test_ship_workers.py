@@ -21,6 +21,7 @@ from penstock.errors import CorruptData, NotFound
 from penstock.queue import queues_in
 from tests.support.buffer_contents import entries
 from tests.support.killed_commands import KILLED, Command, KilledCommands, killed_commands
+from tests.support.permissions import as_an_ordinary_user
 from tests.support.processes import Child, Parent, Start
 from tests.support.waiting import Background, wait_until
 
@@ -130,6 +131,25 @@ def test_a_damaged_queue_stays_and_is_an_error_after_the_others_were_shipped(
         ship(folder, buffer, until_idle=True)
     assert shipped(buffer) == [b"one", b"three"]
     assert (queues_in(folder), sorted(os.listdir(paths[1]))) == ([paths[1]], before)
+
+
+def test_each_queue_that_cannot_be_shipped_is_named(
+    folder: Path, buffer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged, linked, locked, _ = map(Path, sorted(dead_queues(folder, b"a", b"b", b"c", b"d")))
+    (damaged / "penstock-mark").unlink()
+    (linked / "penstock-lock").unlink()
+    (linked / "penstock-lock").symlink_to("/dev/null")
+    locked.chmod(0o000)
+    with as_an_ordinary_user(), pytest.raises(CorruptData, match=damaged.name):
+        ship(folder, buffer, until_idle=True)
+    warnings = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert [path.name for path in (damaged, linked, locked) for one in warnings if path.name in one] == [
+        linked.name,
+        locked.name,
+    ], "the first one is raised"
+    assert len(shipped(buffer)) == 1
+    assert queues_in(folder) == [str(damaged), str(linked), str(locked)]
 
 
 def test_a_queue_that_was_repaired_is_drained_and_stays(

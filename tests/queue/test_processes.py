@@ -49,8 +49,9 @@ def try_to_open(parent: Parent, path: Path, lazy: bool) -> str:
 def test_a_second_process_is_refused_while_the_first_has_the_queue(place: Place, start: Start) -> None:
     holder = start(hold, place.path, place.lazy).hear()
     named = rf" \(process {holder}\)" if sys.platform == "linux" else ""  # others do not show who has a lock
-    with pytest.raises(StorageError, match=f"the queue in {place.path} is open in another process{named}"):
+    with pytest.raises(StorageError, match=f"the queue in {place.path} is open in another process{named}") as refused:
         place.open()
+    assert "`DurableEventQueue.for_worker(folder)`" in str(refused.value)
 
 
 def test_a_second_process_that_was_refused_changes_nothing_for_the_first(place: Place, start: Start) -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock import DurableEventQueue
 from penstock.errors import NotFound
 from penstock.queue import QueueStatus, queue_status, queues_in, repair_queue
+from tests.support.permissions import as_an_ordinary_user
 from tests.support.processes import Parent, Start
 from tests.support.waiting import Background
 
@@ -86,6 +87,18 @@ def test_damage_that_shows_from_outside_is_named(tmp_path: Path, damage: str) ->
         "repair": "a repair of it was interrupted, and must be run again",
     }
     assert (found.damage, found.not_acked) == (expected[damage], None)
+
+
+@pytest.mark.parametrize("closed", ["", "penstock-mark"])
+def test_a_queue_of_another_user_is_shown_with_the_reason(tmp_path: Path, closed: str) -> None:
+    with DurableEventQueue.for_worker(tmp_path) as queue:
+        queue.push(b"event")
+    os.chmod(os.path.join(queue.path, closed), 0o000)
+    with as_an_ordinary_user():
+        found = queue_status(queue.path)
+    assert (found.not_acked, found.of_worker) == (None, True)
+    assert found.damage is not None
+    assert found.damage.endswith("could not be read: Permission denied")
 
 
 def test_a_repaired_queue_counts_what_was_kept(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import itertools
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import pytest
 
 from penstock import DurableEventQueue
 from penstock.errors import CorruptData, InvalidInput, StorageError
-from penstock.queue import MsgspecCodec, WorkerQueues, queues_in
+from penstock.queue import MsgspecCodec, WorkerQueues, queues_in, workers
 from tests.support.dying_calls import die_at
+from tests.support.permissions import as_an_ordinary_user
 from tests.support.processes import Child, Parent, Start, in_forked_child
 from tests.support.twins import Twins
 
@@ -153,6 +157,81 @@ def test_where_no_folder_can_be_made_it_says_so(tmp_path: Path) -> None:
         DurableEventQueue.for_worker(tmp_path / "file" / "queues")
 
 
+@pytest.mark.parametrize("call", ["penstock.queue.workers._write", "penstock.queue.workers.sync_directory"])
+def test_what_could_not_be_made_is_not_left_for_each_next_start_to_add_to(
+    call: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a server that starts a worker again and again on a full disk."""
+
+    def fail(path: str, *_: object) -> None:
+        if "worker-" in path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder.mkdir()
+    with monkeypatch.context() as full:
+        full.setattr(call, fail)
+        with pytest.raises(StorageError, match=r"a queue for a worker cannot be made in .*: No space left on device"):
+            DurableEventQueue.for_worker(folder)
+    assert [name for name in os.listdir(folder) if name.startswith("worker-")] == []
+
+
+@pytest.mark.parametrize("call", ["create_mark", "open_for_writing", "_write_totals"])
+def test_a_new_queue_that_cannot_be_opened_is_removed(call: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(f"penstock.queue.database.{call}", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            DurableEventQueue.for_worker(folder)
+        assert os.listdir(folder) == ["penstock-workers"]
+    path = dead_queue(folder, b"event")
+    with monkeypatch.context() as full:
+        full.setattr("penstock.queue.database.open_for_writing", fail)
+        with pytest.raises(StorageError, match="No space left"):
+            DurableEventQueue.for_worker(folder)
+    assert queues_in(folder) == [path], "one that was there is kept"
+
+
+def test_a_folder_that_is_a_queue_itself_is_refused(folder: Path) -> None:
+    """`ship` and `queue status` take it for that one queue, and would never look at those of workers in it."""
+    with DurableEventQueue(folder) as own:
+        own.push(b"event")
+    before = sorted(os.listdir(folder))
+    with pytest.raises(InvalidInput, match=f"{folder} is a durable queue itself: give for_worker another folder"):
+        DurableEventQueue.for_worker(folder)
+    assert sorted(os.listdir(folder)) == before
+
+
+def test_a_queue_is_not_made_in_the_folder_of_workers_queues_itself(folder: Path) -> None:
+    path = dead_queue(folder, b"event")
+    before = sorted(os.listdir(folder))
+    with pytest.raises(InvalidInput, match=r"has the queues of workers: .*for_worker"):
+        DurableEventQueue(folder)
+    assert sorted(os.listdir(folder)) == before
+    DurableEventQueue(folder / "own").close()
+    DurableEventQueue(path).close()
+
+
+def test_a_link_in_place_of_a_lock_is_passed_over(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = Path(dead_queue(folder, b"event"))
+    (path / "penstock-lock").unlink()
+    (path / "penstock-lock").symlink_to("/dev/null")
+    with DurableEventQueue.for_worker(folder) as queue:
+        assert queue.path != str(path)
+    assert f"{path} cannot be locked: " in caplog.text
+
+
+def test_the_queue_of_another_user_is_passed_over_and_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = dead_queue(folder, b"event")
+    (folder / "lost+found").mkdir(0o000)
+    os.chmod(path, 0o000)
+    with as_an_ordinary_user(), DurableEventQueue.for_worker(folder) as queue:
+        assert queue.path != path
+        assert queues_in(folder) == sorted([queue.path, path])
+    assert f"{path} cannot be locked: Permission denied" in caplog.text
+
+
 # --- forks
 
 
@@ -194,6 +273,53 @@ def test_an_empty_queue_whose_worker_has_ended_is_removed(folder: Path) -> None:
     assert queues.remove(path), "it is gone"
     assert os.listdir(folder) == ["penstock-workers"]
     assert queues.exist
+
+
+def test_two_removals_of_one_queue_are_not_in_each_others_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second shipper takes what the first has renamed for what a kill left, and may be done at any time."""
+    calls = (os, "rename"), (workers, "sync_directory"), (os, "listdir"), (os, "unlink"), (os, "rmdir")
+    for moment in itertools.count():
+        path, count = dead_queue(folder), itertools.count()
+
+        def beside_another(real: Callable[..., Any], count: Iterator[int], moment: int, *args: Any) -> Any:
+            found = real(*args)
+            if next(count) == moment:
+                WorkerQueues(folder).tidy()
+            return found
+
+        with monkeypatch.context() as patched:
+            for of, name in calls:
+                patched.setattr(of, name, partial(beside_another, getattr(of, name), count, moment))
+            assert WorkerQueues(folder).remove(path)
+        assert os.listdir(folder) == ["penstock-workers"]
+        if next(count) < moment:
+            break
+    assert moment > 10
+
+
+def test_each_step_of_a_removal_is_durable_before_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a loss of power could undo an earlier one alone: then a queue is damaged, or is never removed."""
+    path, steps = dead_queue(folder), list[tuple[str, str]]()
+    for name, of in (("unlink", os), ("rename", os), ("rmdir", os), ("sync_directory", workers)):
+        real = getattr(of, name)
+
+        def noted(*args: Any, name: str = name, real: Callable[..., object] = real) -> None:
+            real(*args)
+            steps.append((name, os.path.basename(args[0])))
+
+        monkeypatch.setattr(of, name, noted)
+    assert WorkerQueues(folder).remove(path)
+    removed = f"{os.path.basename(path)}.removed"
+    files = [step for step in steps if step[0] == "unlink"]
+    assert len(files) > 8
+    assert steps == [
+        ("rename", os.path.basename(path)),
+        ("sync_directory", folder.name),
+        *files[:-1],
+        ("sync_directory", removed),
+        ("unlink", MARK),
+        ("rmdir", removed),
+    ]
 
 
 def test_the_queue_of_a_live_worker_is_not_removed(folder: Path, start: Start) -> None:

@@ -88,7 +88,7 @@ def _statuses(where: str) -> Iterator[QueueStatus]:
         try:
             places = queues_in(where)
         except OSError as error:
-            raise _no_queue(where) from error
+            raise _no_queue(where, f": {error.strerror}") from error
     for place in places:
         with suppress(NotFound):  # removed since
             yield queue_status(place)
@@ -115,5 +115,5 @@ def _state(one: QueueStatus) -> str:
     return f"{kind}open in process {one.process}" if one.process else f"{kind}open in a process that is not seen here"
 
 
-def _no_queue(where: str) -> NotFound:
-    return NotFound(f"there is no durable queue in {printable(where, _MAX_PATH_CHARACTERS)}")
+def _no_queue(where: str, reason: str = "") -> NotFound:
+    return NotFound(f"there is no durable queue in {printable(where, _MAX_PATH_CHARACTERS)}{reason}")

@@ -143,8 +143,10 @@ class Shipping:
                     refused.append(error)  # one queue that cannot be read does not hold up the others
                     continue
                 shipped[place] = opening
-            for refusal in refused if self._until_idle else ():
-                raise refusal
+            if refused and self._until_idle:
+                for refusal in refused[1:]:
+                    _log.warning("%s", refusal)
+                raise refused[0]
             for refusal in refused:
                 notes[f"{refusal}; {_LOOKING_AGAIN}"] = WARNING
             self._log_new(notes)

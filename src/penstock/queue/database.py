@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core import get_logger, never_free_in_child, printable
-from penstock.errors import Closed, OutcomeUnknown, StorageError
+from penstock.errors import Closed, InvalidInput, OutcomeUnknown, StorageError
 from penstock.queue.checking import Whole, check_end, check_open, check_queue, read_totals
 from penstock.queue.damage import named, shown
 from penstock.queue.lock import QueueLock, lock_queue
 from penstock.queue.mark import MarkFile, MarkRecord, create_mark, read_mark
+from penstock.queue.places import FOLDER_MARK, is_queue
 from penstock.queue.rocks import TIMES, TOTALS, cannot_open, cannot_read, disk, memtable_bytes, open_for_writing
 from penstock.queue.totals import Totals, packed
 from penstock.storage import sync_directory
@@ -129,6 +130,7 @@ class Database:
         self._mark: MarkFile | None = None
         self._stored: Totals | None = None  # the totals that were written last
         if lock is None:
+            _check_place(path)
             make_directory(path)
         self._lock: QueueLock = lock or lock_queue(path)
         never_free_in_child(self, Database._parts)
@@ -435,6 +437,15 @@ def _write_totals(at: _Handles, queue_id: bytes, totals: Totals) -> None:
     batch.put(TOTALS.encode(), packed(queue_id, totals), at.totals)
     at.events.write(batch, at.without_waiting)
     at.events.flush_wal(sync=True)
+
+
+def _check_place(path: str) -> None:
+    """Refuse a folder of workers' queues: with one in the folder itself, those in it would not be seen any more."""
+    if os.path.exists(os.path.join(path, FOLDER_MARK)) and not is_queue(path):
+        raise InvalidInput(
+            f"{shown(path)} has the queues of workers: open one of them by `DurableEventQueue.for_worker`, or give "
+            "another directory"
+        )
 
 
 def make_directory(path: str) -> None:

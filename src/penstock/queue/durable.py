@@ -149,7 +149,8 @@ class DurableEventQueue(Closing, Generic[Event]):
 
         That is the queue of a worker that has ended, with the events it left, or a new one. A damaged queue is logged,
         and passed over. `penstock ship FOLDER` ships and removes the queues of workers that have ended. Call it after
-        the fork, in the worker: in a child that was forked after a queue was opened it raises `StorageError`.
+        the fork, in the worker: in a child that was forked after a queue was opened it raises `StorageError`. Raises
+        `InvalidInput` for a folder that is a queue itself.
         """
         codec = checked_codec(codec)
         queues = WorkerQueues(folder)
@@ -158,7 +159,12 @@ class DurableEventQueue(Closing, Generic[Event]):
                 return DurableEventQueue(lock, lazy=lazy, codec=codec)
             except (CorruptData, StorageError) as error:
                 _log.warning("a worker passes over a queue: %s", error)
-        return DurableEventQueue(queues.make(), lazy=lazy, codec=codec)
+        lock = queues.make()
+        try:
+            return DurableEventQueue(lock, lazy=lazy, codec=codec)
+        except BaseException:
+            queues.unmake(lock.path)
+            raise
 
     @classmethod
     async def for_worker_async(

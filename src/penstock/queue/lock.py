@@ -8,11 +8,15 @@ from io import FileIO
 from weakref import WeakValueDictionary
 
 from penstock.core import current
-from penstock.errors import StorageError
+from penstock.errors import InvalidInput, StorageError
 from penstock.queue.damage import named
 from penstock.storage import InternalDirectory, locked_if_free
 
 LOCK_NAME = "penstock-lock"
+ONE_PROCESS = (
+    "one process at a time has a queue open. Workers of a server each open one of their own, by "
+    "`DurableEventQueue.for_worker(folder)`"
+)
 
 
 class QueueLock(FileIO):
@@ -53,7 +57,7 @@ def lock_queue(path: str) -> QueueLock:
     if lock is None:
         process = process_with_lock(path)
         holder = "" if process is None else f" (process {process})"
-        raise StorageError(f"{named(path)} is open in another process{holder}: one process at a time has a queue open")
+        raise StorageError(f"{named(path)} is open in another process{holder}: {ONE_PROCESS}")
     return lock
 
 
@@ -65,7 +69,7 @@ def lock_if_free(path: str) -> QueueLock | None:
         return _locked(path)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, InvalidInput) as error:  # also a link in place of the lock
         raise _cannot_lock(path, error) from error
 
 
@@ -96,8 +100,9 @@ def _locked(path: str) -> QueueLock | None:
     return lock
 
 
-def _cannot_lock(path: str, error: OSError) -> StorageError:
-    return StorageError(f"{named(path)} cannot be locked: {error.strerror or error}")
+def _cannot_lock(path: str, error: OSError | InvalidInput) -> StorageError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return StorageError(f"{named(path)} cannot be locked: {reason or error}")
 
 
 def _note_fork() -> None:

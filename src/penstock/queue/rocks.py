@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.core import current, printable
 from penstock.errors import CorruptData, StorageError
 from penstock.queue.damage import damaged, named
+from penstock.queue.lock import ONE_PROCESS
 
 if TYPE_CHECKING:
     from rocksdict import DBRecoveryMode, Options, Rdict
@@ -110,7 +111,7 @@ def cannot_open(path: str, error: Exception) -> StorageError | CorruptData:
     if "lock hold by current process" in reason:
         return StorageError(f"{named(path)} is open in this process already: close it there, or share it")
     if "LOCK" in reason and ("Resource temporarily unavailable" in reason or "No locks" in reason):
-        return StorageError(f"{named(path)} is open in another process: one process at a time has a queue open")
+        return StorageError(f"{named(path)} is open in another process: {ONE_PROCESS}")
     if reason.startswith(_OF_DAMAGE):
         return damaged(path, f"it cannot be opened: {reason}")
     return StorageError(f"{named(path)} cannot be opened: {reason}")

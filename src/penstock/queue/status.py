@@ -13,12 +13,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.errors import CorruptData, NotFound
+from penstock.errors import CorruptData, NotFound, StorageError
 from penstock.queue.checking import REPAIR_BEGUN, REPAIR_READY
-from penstock.queue.damage import reason_of, shown
+from penstock.queue.damage import named, reason_of, shown
 from penstock.queue.lock import process_with_lock
 from penstock.queue.mark import MARK_NAME, MarkRecord, read_mark
-from penstock.queue.places import WORKER_MARK, is_queue
+from penstock.queue.places import is_of_worker, is_queue
 from penstock.queue.rocks import holds_events
 from penstock.storage import local_path
 
@@ -34,7 +34,7 @@ class QueueStatus:
     `not_acked` counts its events; None where its mark cannot be read. `bytes_on_disk` is of all its files; RocksDB
     frees those of acked events later. `is_open` is None where this system does not say; `process` has the queue open,
     and is None too where it is not to be seen from here (another container). `damage` is what shows without opening the
-    queue.
+    queue, or why this user cannot look at it.
     """
 
     path: str
@@ -65,7 +65,7 @@ def queue_status(where: str | os.PathLike[str]) -> QueueStatus:
     totals = None if mark is None else mark.totals
     return QueueStatus(
         path,
-        of_worker=os.path.exists(os.path.join(path, WORKER_MARK)),
+        of_worker=is_of_worker(path),
         not_acked=totals.on_disk if totals else None if damage else 0,
         bytes_on_disk=_bytes_in(path),
         seconds_since_write=_seconds_since_write(path),
@@ -85,6 +85,8 @@ def _mark_of(path: str) -> tuple[MarkRecord | None, str | None]:
         except CorruptData as error:
             damage = reason_of(error)
             continue
+        except StorageError as error:  # it is of another user
+            return None, str(error).removeprefix(f"{named(path)}: ")
         if mark is None and _holds_events(path):
             return None, f"its file {MARK_NAME} is missing"
         return mark, None
@@ -127,6 +129,6 @@ def _bytes_in(path: str) -> int:
 
 
 def _seconds_since_write(path: str) -> float | None:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # it is not made yet, or of another user
         return max(time.time() - os.stat(os.path.join(path, MARK_NAME)).st_mtime, 0.0)
     return None

@@ -6,25 +6,29 @@ What must hold, the order of the steps, and what a kill after each leaves is in 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 
 from penstock.core import get_logger
-from penstock.errors import StorageError
+from penstock.errors import InvalidInput, PenstockError, StorageError
 from penstock.queue.checking import check_queue
 from penstock.queue.damage import shown
 from penstock.queue.database import DIRECTORY_MODE, make_directory
 from penstock.queue.lock import LOCK_NAME, QueueLock, lock_if_free
 from penstock.queue.mark import MARK_NAME
-from penstock.queue.places import WORKER_MARK, queues_in
+from penstock.queue.places import (
+    FOLDER_MARK,
+    REMOVED_NAME,
+    WORKER_MARK,
+    WORKER_NAME,
+    is_of_worker,
+    is_queue,
+    queues_in,
+)
 from penstock.queue.rocks import check_process, is_database_file
 from penstock.storage import local_path, sync_directory
 
-_FOLDER_MARK = "penstock-workers"
-_NAME = re.compile(r"worker-[0-9a-f]{16}")
-_NAME_WHEN_REMOVED = re.compile(rf"{_NAME.pattern}\.removed")
 _FILES = frozenset({LOCK_NAME, MARK_NAME, f"{MARK_NAME}.tmp", WORKER_MARK, "LOCK"})
 _OF_FOLDER = b"DurableEventQueue.for_worker makes a queue for each worker process here.\n"
 _OF_QUEUE = (
@@ -55,7 +59,7 @@ class WorkerQueues:
     @property
     def exist(self) -> bool:
         """Whether queues of workers were ever made in the folder, though there may be none any more."""
-        return os.path.exists(os.path.join(self._folder, _FOLDER_MARK))
+        return os.path.exists(os.path.join(self._folder, FOLDER_MARK))
 
     def places(self) -> list[str]:
         """The directories of the queues, by name. Raises `OSError` where there is no folder."""
@@ -65,9 +69,7 @@ class WorkerQueues:
         """Whether a directory has a queue of a worker."""
         name = os.path.basename(place)
         path = os.path.join(self._folder, name)
-        return (
-            bool(_NAME.fullmatch(name)) and os.path.exists(os.path.join(path, WORKER_MARK)) and not os.path.islink(path)
-        )
+        return WORKER_NAME.fullmatch(name) is not None and is_of_worker(path) and not os.path.islink(path)
 
     def claim(self, place: str) -> os.PathLike[str] | None:
         """Lock the queue of a worker that has ended; None while its worker lives, and where it is gone.
@@ -112,14 +114,22 @@ class WorkerQueues:
             path = os.path.join(self._folder, name)
             with suppress(OSError, StorageError):
                 entries = set(os.listdir(path)) if not os.path.islink(path) else {name}
-                if _NAME_WHEN_REMOVED.fullmatch(name) and (WORKER_MARK in entries or not entries):
+                if REMOVED_NAME.fullmatch(name) and (WORKER_MARK in entries or not entries):
                     _delete(path)
-                elif _NAME.fullmatch(name) and entries <= {LOCK_NAME}:
-                    self._delete_unmade(path)
+                elif WORKER_NAME.fullmatch(name) and entries <= {LOCK_NAME}:
+                    _delete_if_unmade(path)
 
     def free(self) -> Iterator[QueueLock]:
-        """Lock one queue after the other that has no worker. The caller opens it. Raises `StorageError`."""
+        """Lock one queue after the other that has no worker. The caller opens it.
+
+        Raises `StorageError`, and `InvalidInput` for a folder that is a queue itself.
+        """
         check_process(self._folder)
+        if is_queue(self._folder):
+            raise InvalidInput(
+                f"{shown(self._folder)} is a durable queue itself: give for_worker another folder, and ship what is in "
+                "this one by `penstock ship`"
+            )
         try:
             places = self.places()
         except FileNotFoundError:
@@ -140,23 +150,37 @@ class WorkerQueues:
         check_process(self._folder)
         make_directory(self._folder)
         try:
-            _write(os.path.join(self._folder, _FOLDER_MARK), _OF_FOLDER)
+            _write(os.path.join(self._folder, FOLDER_MARK), _OF_FOLDER)
             while True:
-                path = os.path.join(self._folder, f"worker-{secrets.token_hex(8)}")
-                os.mkdir(path, DIRECTORY_MODE)
-                lock = lock_if_free(path)
-                if lock is None:  # a shipper was there between the two lines, and removes it
-                    continue
-                try:
-                    _write(os.path.join(path, WORKER_MARK), _OF_QUEUE)
-                    sync_directory(path)
-                    sync_directory(self._folder)
-                except BaseException:
-                    lock.release()
-                    raise
-                return lock
+                lock = self._made()
+                if lock is not None:
+                    return lock
         except OSError as error:
             raise self._cannot_make(error) from error
+
+    def unmake(self, place: str) -> None:
+        """Remove a queue that was made just now, and could not be opened: each new start would leave one more."""
+        with suppress(PenstockError):
+            self.remove(place)
+
+    def _made(self) -> QueueLock | None:
+        """A new directory, locked. None if a shipper has come between the two, and removes it. Raises `OSError`."""
+        path = os.path.join(self._folder, f"worker-{secrets.token_hex(8)}")
+        os.mkdir(path, DIRECTORY_MODE)
+        lock = None
+        try:
+            lock = lock_if_free(path)
+            if lock is not None:
+                _write(os.path.join(path, WORKER_MARK), _OF_QUEUE)
+                sync_directory(path)
+                sync_directory(self._folder)
+        except BaseException:
+            with suppress(OSError):
+                _delete_unmade(path)
+            if lock is not None:
+                lock.release()
+            raise
+        return lock
 
     def _cannot_make(self, error: OSError) -> StorageError:
         return StorageError(f"a queue for a worker cannot be made in {shown(self._folder)}: {error.strerror or error}")
@@ -165,16 +189,24 @@ class WorkerQueues:
         path = os.path.join(self._folder, name)
         return lock_if_free(path) if self.has(path) else None
 
-    def _delete_unmade(self, path: str) -> None:
-        lock = lock_if_free(path)
-        if lock is None:
-            return
-        try:
-            if set(os.listdir(path)) == {LOCK_NAME}:
-                os.unlink(os.path.join(path, LOCK_NAME))
-                os.rmdir(path)
-        finally:
-            lock.release()
+
+def _delete_if_unmade(path: str) -> None:
+    lock = lock_if_free(path)
+    if lock is None:
+        return
+    try:
+        if set(os.listdir(path)) == {LOCK_NAME}:
+            _delete_unmade(path)
+    finally:
+        lock.release()
+
+
+def _delete_unmade(path: str) -> None:
+    """Delete a directory in which no queue was made. The mark comes first: without it this is no queue of a worker."""
+    for name in (WORKER_MARK, LOCK_NAME):
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, name))
+    os.rmdir(path)
 
 
 def _is_of_queue(name: str) -> bool:
@@ -185,11 +217,15 @@ def _delete(removed: str) -> None:
     """Delete a directory that was renamed for it, its mark last. It has no events. Another process may do the same."""
     # Else a loss of power could undo the rename and not the deletes: that looks like a damaged queue.
     sync_directory(os.path.dirname(removed))
-    for name in sorted(os.listdir(removed), key=lambda name: name == WORKER_MARK):
-        if _is_of_queue(name):
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(removed, name))
     with suppress(FileNotFoundError):
+        for name in os.listdir(removed):
+            if _is_of_queue(name) and name != WORKER_MARK:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(removed, name))
+        # Else it could undo these deletes, and not that of the mark: `tidy` would pass it over.
+        sync_directory(removed)
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(removed, WORKER_MARK))
         os.rmdir(removed)
 
 
