@@ -1,15 +1,43 @@
-"""What several sinks return, waited for together: as one delivery, or as one awaitable where one of them is."""
+"""A sink of several sinks: what they return is waited for together, and all of them are closed."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from penstock.buffer import WriteHandle
+from penstock.core import get_logger
 from penstock.engine.delivery import wait_for_delivery
+
+_log = get_logger("penstock.engine")
+
+
+class CombinedSink(ABC):
+    """A sink that closes the sinks that it sends to."""
+
+    @abstractmethod
+    def _all(self) -> list[object]:
+        """Its sinks."""
+
+    def close(self) -> None:
+        """Close the sinks that have a `close`; of a method such as `sender.send`, the object that it is of."""
+        _close_sinks(self._all())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        closing = error_of_call(self.close)[1]
+        if closing is None:
+            return
+        if error is None:
+            raise closing
+        _log.error("closing %r failed too: %s", self, closing)
 
 
 def is_work_to_await(returned: object) -> bool:
@@ -62,7 +90,7 @@ async def _awaiting(awaitable: Any) -> object:
     return result
 
 
-def close_sinks(sinks: list[object]) -> None:
+def _close_sinks(sinks: list[object]) -> None:
     """Close those sinks that have a `close`, each once, all of them also after an error. Raises the first error."""
     errors: list[Exception] = []
     for sink in {id(one): one for one in sinks}.values():

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from penstock.core import get_logger
 from penstock.engine.delivery import close_if_coroutine, is_work_not_begun
 from penstock.engine.parsing.one_payload import field
 from penstock.engine.sinks.combined import (
-    close_sinks,
+    CombinedSink,
     error_of_awaited,
     error_of_call,
     error_of_delivery,
@@ -25,14 +23,12 @@ from penstock.records import Record, check_record_columns
 
 RouteSink: TypeAlias = Callable[[WorkBatch], Any]
 
-_log = get_logger("penstock.engine")
-
 _FIELD = "field:"
 _DEFAULT = "default"
 _MAX_NAME_CHARACTERS = 80
 
 
-class RoutedSink:
+class RoutedSink(CombinedSink):
     """Sends each record of a block to the sink of its route. A block is delivered when all of its routes have.
 
     `by(record)` returns the name of a route; `"field:a.b"` is the value of a field of the payload, in JSON or
@@ -98,20 +94,8 @@ class RoutedSink:
         _raise(failed, len(returned))
         return None
 
-    def close(self) -> None:
-        """Close the sinks that have a `close`; of a method such as `sender.send`, the object that it is of."""
-        close_sinks(list(self._sinks.values()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        closing = error_of_call(self.close)[1]
-        if closing is None:
-            return
-        if error is None:
-            raise closing
-        _log.error("closing %r failed too: %s", self, closing)
+    def _all(self) -> list[object]:
+        return list(self._sinks.values())
 
     async def _awaited(self, returned: dict[str, object], failed: dict[str, Exception]) -> None:
         errors = await asyncio.gather(*map(error_of_awaited, returned.values()))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock import metrics
 from penstock.core import get_logger
 from penstock.engine.sinks.combined import (
-    close_sinks,
+    CombinedSink,
     error_of_awaited,
     error_of_call,
     error_of_delivery,
@@ -22,7 +21,7 @@ from penstock.errors import EngineError, InvalidInput
 _log = get_logger("penstock.engine")
 
 
-class TieredSink:
+class TieredSink(CombinedSink):
     """Sends a batch to `first`; if that fails, the whole batch to `fallback`. If both fail, the block does.
 
     The first refuses where it raises an `Exception`, or where a write that it returned fails. Each refusal is logged as
@@ -67,20 +66,8 @@ class TieredSink:
         _raise(refusal, error or error_of_delivery(returned))
         return None
 
-    def close(self) -> None:
-        """Close the sinks that have a `close`; of a method such as `sender.send`, the object that it is of."""
-        close_sinks([self._first, self._fallback])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        closing = error_of_call(self.close)[1]
-        if closing is None:
-            return
-        if error is None:
-            raise closing
-        _log.error("closing %r failed too: %s", self, closing)
+    def _all(self) -> list[object]:
+        return [self._first, self._fallback]
 
     async def _awaited(self, batch: WorkBatch, first: object) -> None:
         refusal = await error_of_awaited(first)
