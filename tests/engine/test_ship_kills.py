@@ -199,4 +199,4 @@ def test_a_shipper_that_is_killed_over_and_over_loses_nothing_and_repeats_at_mos
     )
     assert len(blocks.repeats) <= kills
     assert len(blocks.repeats) >= kills // 10, "hardly any kill came between the manifest and the ack"
-    assert blocks.count > kills
+    assert blocks.count >= story.heard["in the buffer"], "a block that was reported is not there"
