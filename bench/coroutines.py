@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bench.side_by_side import Contest, show
 from penstock import Producer
 
-CALLS = 160_000
+CALLS = 480_000
 CALLERS = 16
 EVENT = b'{"user": 7, "page": "/products/1", "took": 12}'
 

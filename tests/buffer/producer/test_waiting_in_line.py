@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -186,3 +187,22 @@ def test_a_timeout_holds_for_calls_that_are_not_first_in_line_too(
     with pytest.raises(BackpressureTimeout):
         producer.produce(b"second in line", timeout=0.01)
     assert not first.has_ended_within(0)
+
+
+def test_calls_that_all_fit_again_share_a_batch(hanging: HookedStore, gate: Gate, open_producer: OpenProducer) -> None:
+    """Else, of callers that never pause, each call has a batch of its own from the first wait on."""
+    producer = open_producer(hanging, max_buffered_inputs=20)
+
+    async def main() -> None:
+        for _ in range(20):
+            await producer.produce_async(b"before", timeout=0)
+        waiting = [asyncio.ensure_future(producer.produce_async(b"behind")) for _ in range(16)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        gate.open()
+        handles = await asyncio.gather(*waiting)
+        more = [await producer.produce_async(b"later", timeout=0) for _ in range(4)]
+        await producer.flush_async()
+        assert len({(await handle).sequence for handle in handles + more}) == 1
+
+    asyncio.run(main())

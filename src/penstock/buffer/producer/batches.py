@@ -194,7 +194,7 @@ class Batches:
         for outcome in failures:
             outcome.get()
 
-    # From here to the next line like this: with the lock held. While a call waits in line there is no open batch.
+    # From here to the next line like this: with the lock held. No batch is open while calls in line do not all fit.
 
     def still_open(self) -> PendingBatch | None:
         """The batch that takes entries. One whose sealing was interrupted is sealed first."""

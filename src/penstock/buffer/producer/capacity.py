@@ -1,7 +1,7 @@
 """How much a producer may hold, and the line of calls that wait until they fit.
 
-The batch that takes entries is not counted here until it is sealed: while calls wait in line there is no such batch,
-and otherwise the producer passes it along.
+The batch that takes entries is not counted here until it is sealed: the producer passes it along. While calls wait in
+line there is such a batch only if all of them fit beside it: then they were woken, and their space is kept for them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Capacity:
         self._freed = threading.Condition(lock)
         # By weak reference: should an interrupt keep a call from leaving the line, its ticket dies with it.
         # Not a deque: a thousand tasks that are cancelled at once leave it from its middle.
-        self._line: OrderedDict[weakref.ref[Ticket], None] = OrderedDict()
+        self._line: OrderedDict[weakref.ref[Ticket], Held] = OrderedDict()
+        # What the line waits for. After an interrupt it may be too much, until the line is empty: more is sealed then.
+        self._awaited = Held()
         self._used = Held()
         self._is_closed = False
 
@@ -57,15 +59,20 @@ class Capacity:
         """Whether calls wait in line."""
         return bool(self._line) and self._first_in_line() is not None
 
+    def is_short(self, batch: PendingBatch) -> bool:
+        """Whether calls wait in line, and do not all fit beside the open batch: it has to be sealed for them."""
+        return self.is_awaited and not self._fits(self._with_line(batch.total))
+
     def fits(self, call: Held, batch: PendingBatch | None) -> bool:
-        """Whether a call can be accepted at once beside the open batch: there is space, and no call waits in line."""
+        """Whether a call can be accepted at once, beside the open batch and all calls that wait in line."""
         if self.is_awaited:
-            return False
+            return self._fits(self._with_line(call if batch is None else Held(*map(add, batch.total, call))))
         return self._fits_alone(call) if batch is None else self._fits(Held(*map(add, batch.total, call)))
 
     def remaining(self, batch: PendingBatch) -> Held:
-        """How much the open batch may grow and stay within every limit."""
-        return Held(*map(sub, map(sub, self.most, self._used), batch.total))
+        """How much the open batch may grow and stay within every limit, beside the calls that wait in line."""
+        held = self._with_line(batch.total) if self.is_awaited else batch.total
+        return Held(*map(sub, map(sub, self.most, self._used), held))
 
     def add(self, batch: PendingBatch) -> None:
         """Count a batch that is sealed."""
@@ -93,7 +100,8 @@ class Capacity:
 
     def line_up(self, ticket: Ticket) -> None:
         """Enter the line. Its call leaves it in a `finally`."""
-        self._line[weakref.ref(ticket)] = None
+        self._awaited = Held(*map(add, self._awaited, ticket.call))
+        self._line[weakref.ref(ticket)] = ticket.call
 
     def wait_of(self, ticket: Ticket) -> float | None:
         """How long a call has to wait before it asks again, in seconds; None when it is its turn.
@@ -115,7 +123,7 @@ class Capacity:
 
     def leave(self, ticket: Ticket) -> None:
         """Leave the line, wherever in it the call is."""
-        self._line.pop(weakref.ref(ticket), None)
+        self._remove(weakref.ref(ticket))
         self._wake()  # the call that is first now may fit
 
     def close(self) -> None:
@@ -139,8 +147,18 @@ class Capacity:
             ticket = reference()
             if ticket is not None and not (ticket.latch is not None and ticket.latch.is_lost):
                 return ticket
-            self._line.pop(reference, None)
+            self._remove(reference)
         return None
+
+    def _remove(self, reference: weakref.ref[Ticket]) -> None:
+        call = self._line.pop(reference, None)
+        if not self._line:
+            self._awaited = Held()
+        elif call is not None:
+            self._awaited = Held(*map(sub, self._awaited, call))
+
+    def _with_line(self, held: Held) -> Held:
+        return Held(*map(add, self._awaited, held))
 
     def _fits_alone(self, call: Held) -> bool:
         # A call that is larger than the capacity is accepted when nothing else is on its way.

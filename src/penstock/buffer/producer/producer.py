@@ -16,11 +16,11 @@ from penstock.buffer.producer.capacity import Ticket
 from penstock.buffer.producer.pending_batch import ENTRY_OVERHEAD_BYTES, Entries, Held, Input, PendingBatch, take
 from penstock.buffer.producer.write_handle import WriteHandle
 from penstock.core import Closing, LoopShare, call_outside, check_config, close_at_exit, current, forget, uptime_ns
-from penstock.errors import BackpressureTimeout, InvalidInput
+from penstock.errors import InvalidInput
 from penstock.storage import ObjectStore, open_store, url_of
 
 _NO_METADATA = b""  # the one object that every empty `bytes` is
-_CALLS_PER_ITERATION = 1024  # of a loop, which then runs its other tasks
+_CALLS_PER_ITERATION = 2048  # of a loop, which then runs its other tasks
 _MIN_BYTES_TO_SEAL_EARLY = 4 << 20
 _FIRST_MS, _LAST_MS = -(1 << 62), 1 << 62
 _MAX_METADATA_BYTES = (1 << 32) - 1
@@ -120,17 +120,23 @@ class Producer(Closing):
         0
         """
         share = self._loop_share
-        if share.left > 0 and type(entries) is bytes and self._batches.open is not None:  # none while calls are in line
+        if share.left > 0:
             share.left -= 1
-            try:
-                return self.produce(entries, metadata, 0.0)
-            except BackpressureTimeout:
-                if timeout == 0:
-                    raise
+        else:
+            await share.take()
+        if type(entries) is bytes and metadata is _NO_METADATA and self._home == current.number:
+            with self._lock:  # the short path, as in `produce`
+                batch = self._batches.open
+                if batch is not None and (spare := batch.spare - len(entries) - ENTRY_OVERHEAD_BYTES) >= 0:
+                    now = self._clock() * 1000
+                    if not 0.0 <= now - batch.since < 1.0:
+                        batch.note(_whole_ms(now), b"")
+                    batch.spare = spare
+                    batch.parts.append(entries)
+                    return WriteHandle(batch.outcome, batch.now)
         self._check_process()
         from penstock.core import LoopLatch  # here: a caller without coroutines does not load asyncio
 
-        await share.take()
         given, call = self._given(entries, metadata)
         capacity = self._batches.capacity
         with self._lock:
@@ -138,7 +144,7 @@ class Producer(Closing):
                 return self._add(given, call, metadata)
             latch = LoopLatch()
             ticket = Ticket(call, timeout, latch)
-            capacity.line_up(ticket)  # with the lock still held: while a call is in line there is no open batch
+            capacity.line_up(ticket)  # with the lock still held: a call that does not fit has no open batch beside it
         try:
             while True:
                 with self._lock:
@@ -262,7 +268,7 @@ class Producer(Closing):
     def _is_full(self, batch: PendingBatch) -> bool:
         total, most = batch.total, self._batches.capacity.most
         if (
-            self._batches.capacity.is_awaited
+            self._batches.capacity.is_short(batch)
             or total.bytes >= self._config.flush_size_bytes
             or total.entries * 4 >= most.entries
         ):
