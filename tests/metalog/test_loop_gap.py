@@ -11,6 +11,7 @@ from penstock.storage import open_store
 from tests.support.loop_gap import LONGEST_GAP_SECONDS, LoopGap, SlowOnce, all_of
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_collector")
 def test_thousands_of_publishes_and_a_reader_on_a_slow_store_let_the_loop_run(fresh_name: str) -> None:
     async def main() -> None:

@@ -13,6 +13,7 @@ from tests.support.loop_gap import LONGEST_GAP_SECONDS, SLOW_SECONDS, LoopGap, a
 from tests.support.queue_folder import Place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazy", [True])
 @pytest.mark.usefixtures("quiet_collector")
 def test_thousands_of_calls_of_a_queue_on_a_slow_disk_let_the_loop_run(place: Place, writes: Writes) -> None:

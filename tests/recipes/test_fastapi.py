@@ -39,7 +39,9 @@ def test_an_answer_of_200_means_that_the_event_is_in_the_buffer(serve: Serve, bu
     assert not server.complaints()
 
 
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "uvicorn, 2 workers")) for kind in SERVERS]
+)
 def test_sigterm_under_load_loses_nothing_that_was_answered(serve: Serve, buffer: Path, kind: str) -> None:
     server = serve(*SERVERS[kind])
     clients = Clients(server, threads=8)
@@ -69,7 +71,7 @@ def of_queues(kind: str) -> list[str]:
     return [word.replace("fastapi_app", "fastapi_queue") for word in SERVERS[kind]]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SERVERS if kind.endswith("2 workers")])
+@pytest.mark.parametrize("kind", [pytest.param("uvicorn, 2 workers", marks=pytest.mark.slow), "gunicorn, 2 workers"])
 def test_workers_with_queues_of_their_own_drain_them_at_sigterm(
     serve: Serve, buffer: Path, tmp_path: Path, kind: str
 ) -> None:

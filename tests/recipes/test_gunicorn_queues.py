@@ -52,6 +52,7 @@ def test_sigterm_under_load_drains_every_queue(
     assert all(found[event] == 1 for event in answered), "the workers have shipped all before they ended"
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_under_load_lose_nothing_and_only_queues_of_live_workers_stay(
     serve: Serve, run: Run, folder: Path, buffer: Path
 ) -> None:

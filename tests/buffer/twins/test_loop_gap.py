@@ -58,6 +58,7 @@ def test_five_thousand_produces_wait_for_a_full_buffer_while_the_loop_runs(memor
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_consumer_of_a_slow_store_lets_the_loop_run(memory: ObjectStore) -> None:
     with Producer(memory) as producer:
         producer.produce(b"event")
@@ -105,6 +106,7 @@ def test_thousands_that_are_cancelled_while_they_wait_for_a_full_buffer_let_the_
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_collector")
 def test_thousands_of_reads_and_acks_let_the_loop_run(memory: ObjectStore) -> None:
     count = 500  # batches, each of which several tasks ask for

@@ -140,6 +140,7 @@ def test_a_header_without_a_value_has_an_empty_one(kafka_bootstrap: str, fresh_n
     assert (record.key, record.headers) == (b"", (("none", b""), ("empty", b"")))
 
 
+@pytest.mark.slow
 def test_a_receiver_that_reaches_no_broker_says_so() -> None:
     with KafkaReceiver(NOWHERE, "topic", "group", unreachable_after=1) as receiver:
         with pytest.raises(StorageError, match=r"no broker was reached in \d+ s: .*Connection refused"):

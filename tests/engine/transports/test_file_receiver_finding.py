@@ -118,6 +118,7 @@ def test_a_file_that_was_written_anew_with_its_size_and_time_kept_begins_anew(tm
         assert read(source) == [b"two"]
 
 
+@pytest.mark.slow
 def test_a_file_of_parquet_that_was_written_anew_begins_anew(tmp_path: Path) -> None:
     with FileReceiver(tmp_path / "*.parquet") as source:
         for numbers in ([1], [2, 3], [4, 5, 6]):
@@ -202,6 +203,7 @@ def test_a_file_under_the_name_of_one_that_was_truncated_is_not_read_twice(tmp_p
         assert read(source) == [b"three"]
 
 
+@pytest.mark.slow
 def test_a_file_that_gets_the_name_of_a_new_one_in_a_scan_is_not_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

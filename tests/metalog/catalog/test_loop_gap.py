@@ -14,6 +14,7 @@ from tests.support.processes import PATIENCE
 from tests.support.waiting import Gate
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet_collector")
 def test_thousands_of_writes_to_a_slow_store_let_the_loop_run(fresh_name: str) -> None:
     async def main() -> None:

@@ -115,6 +115,7 @@ def test_a_closed_catalog_refuses(call: Twins, log: WatchedLog) -> None:
             call(method, *args)
 
 
+@pytest.mark.slow
 def test_a_close_ends_what_a_coroutine_waits_for(log: WatchedLog) -> None:
     async def main() -> None:
         catalog = SegmentCatalog(log, snapshot_dir=None)
