@@ -34,6 +34,7 @@ def counted(fresh_name: str) -> Counted:
     return Counted(fresh_name)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_entries_leave_the_head_small_and_the_cost_of_an_enqueue_as_it_was(counted: Counted) -> None:
     queue = queue_on(counted)
     cost: list[int] = []

@@ -135,6 +135,7 @@ async def _of(handle: Any) -> Any:
     return await handle
 
 
+@pytest.mark.slow
 def test_a_handle_that_is_polled_keeps_nothing_of_each_poll(run: Run, memory: ObjectStore) -> None:
     store, gate = HookedStore(memory), Gate()
     store.before("write data", gate, times=1)

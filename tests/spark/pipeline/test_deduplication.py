@@ -81,6 +81,7 @@ def numbered(ids: Iterable[str | None], first: int = 0) -> list[dict[str, Any]]:
     return [{"n": number, "id": one} for number, one in enumerate(ids, first)]
 
 
+@pytest.mark.slow
 def test_of_events_with_one_key_the_first_is_kept_in_a_block_across_blocks_and_across_runs(events: Events) -> None:
     events.put(0, numbered("abab"), numbered("bcac", 4), numbered("d", 8))
     assert events.run() == 4
