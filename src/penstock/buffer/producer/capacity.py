@@ -61,18 +61,17 @@ class Capacity:
 
     def is_short(self, batch: PendingBatch) -> bool:
         """Whether calls wait in line, and do not all fit beside the open batch: it has to be sealed for them."""
-        return self.is_awaited and not self._fits(self._with_line(batch.total))
+        return self.is_awaited and not self._fits(self._and_line(batch.total))
 
     def fits(self, call: Held, batch: PendingBatch | None) -> bool:
         """Whether a call can be accepted at once, beside the open batch and all calls that wait in line."""
-        if self.is_awaited:
-            return self._fits(self._with_line(call if batch is None else Held(*map(add, batch.total, call))))
-        return self._fits_alone(call) if batch is None else self._fits(Held(*map(add, batch.total, call)))
+        if batch is None and not self.is_awaited:
+            return self._fits_alone(call)
+        return self._fits(self._and_line(call if batch is None else Held(*map(add, batch.total, call))))
 
     def remaining(self, batch: PendingBatch) -> Held:
         """How much the open batch may grow and stay within every limit, beside the calls that wait in line."""
-        held = self._with_line(batch.total) if self.is_awaited else batch.total
-        return Held(*map(sub, map(sub, self.most, self._used), held))
+        return Held(*map(sub, map(sub, self.most, self._used), self._and_line(batch.total)))
 
     def add(self, batch: PendingBatch) -> None:
         """Count a batch that is sealed."""
@@ -157,8 +156,8 @@ class Capacity:
         elif call is not None:
             self._awaited = Held(*map(sub, self._awaited, call))
 
-    def _with_line(self, held: Held) -> Held:
-        return Held(*map(add, self._awaited, held))
+    def _and_line(self, held: Held) -> Held:
+        return Held(*map(add, self._awaited, held)) if self.is_awaited else held
 
     def _fits_alone(self, call: Held) -> bool:
         # A call that is larger than the capacity is accepted when nothing else is on its way.
